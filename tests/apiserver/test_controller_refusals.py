@@ -13,8 +13,9 @@ from trainingrun.controller import reconcile
 async def test_what_the_api_server_refuses_stands_in_the_status(
     apiserver, namespace, kuberay, new_operator, status
 ):
-    """A LimitRange-like refusal, made by a template that the pod's schema does not take."""
-    broken = {"spec": {"containers": [{"name": "ray-worker", "noSuchField": True}]}}
+    """A field of a pod that is newer than KubeRay's CRD."""
+    mount = {"name": "shared-memory", "mountPath": "/dev/shm", "bindMountOptions": ["nodev"]}
+    broken = {"spec": {"containers": [{"name": "ray-worker", "volumeMounts": [mount]}]}}
     async with running(await new_operator()):
         apiserver.create(a_run(namespace, workers={"count": 1, "podTemplate": broken}))
         await eventually(
@@ -23,9 +24,25 @@ async def test_what_the_api_server_refuses_stands_in_the_status(
                 for c in status().get("conditions", [])
                 if c["type"] == "Accepted"
                 and c["status"] == "False"
-                and "noSuchField" in c["message"]
+                and c["reason"] == "Rejected"
+                and "bindMountOptions" in c["message"]
             ]
         )
+    assert kuberay.jobs() == []
+
+
+async def test_a_pod_template_that_kubernetes_would_not_take_stands_in_the_status(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    """What the CRD lets through; no RayJob is made of it."""
+    ephemeral = {"name": "a", "ports": [{"containerPort": 2**31}]}
+    wrong = {"spec": {"dnsPolicy": "clusterfirst", "ephemeralContainers": [ephemeral]}}
+    async with running(await new_operator()):
+        apiserver.create(a_run(namespace, workers={"count": 1, "podTemplate": wrong}))
+        says = 'spec.workers.podTemplate.spec.dnsPolicy is "clusterfirst"; write ClusterFirst, '
+        await eventually(lambda: condition_says(status, "InvalidSpec", says))
+    (found,) = [c for c in status()["conditions"] if c["type"] == "Accepted"]
+    assert "ephemeralContainers[0].ports[0].containerPort is 2147483648" in found["message"]
     assert kuberay.jobs() == []
 
 

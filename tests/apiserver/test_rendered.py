@@ -103,9 +103,10 @@ def test_a_pod_with_a_users_own_pre_stop_hook_is_accepted(
 def test_a_misspelled_field_in_a_pod_template_is_refused_by_name(
     apiserver: ApiServer, namespace: str
 ):
-    run = a_run(workers={"podTemplate": {"spec": {"nodeSelektor": {"a": "b"}}}})
+    ray_job = in_namespace(rendered(a_run())[-1], namespace)
+    templates(ray_job)[1]["spec"]["nodeSelektor"] = {"a": "b"}
     with pytest.raises(ApiError, match="nodeSelektor"):
-        apiserver.apply(in_namespace(rendered(run)[-1], namespace), dry_run=True)
+        apiserver.apply(ray_job, dry_run=True)
 
 
 @pytest.mark.parametrize("file", [*SAMPLES, BATCH_INFERENCE], ids=lambda file: file.stem)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainingrun.api.crd import crd
+from trainingrun.api.crd import crd, schema
+from trainingrun.api.v1alpha1 import RunSpec
 
 MISSING = object()
 """A row's value for: the field is not there."""
@@ -113,18 +114,19 @@ def manifest_with(path: str, value: Any) -> dict[str, Any]:
 
 
 def constraints() -> Iterator[tuple[str, str, str]]:
-    """Path, keyword and (of a rule) message of every constraint that the CRD puts on a run."""
+    """Path, keyword and (of a rule) message of every constraint that the CRD puts on a run, but the
+    bounds of numbers in pod templates: `pod_fields` has those.
+    """
     root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for rule in root["x-kubernetes-validations"]:
         yield rule["fieldPath"].removeprefix("."), "rule", rule["message"]
     yield "spec", "required", ""
-    yield from _below("spec", root["properties"]["spec"])
+    yield from _below("spec", schema(RunSpec))
 
 
 def fields() -> Iterator[tuple[str, str]]:
     """Path and type of every field of the spec."""
-    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    yield from _types("spec", root["properties"]["spec"])
+    yield from _types("spec", schema(RunSpec))
 
 
 def _types(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,11 @@ it do not take."""
 from collections.abc import Iterator
 from typing import Any
 
+from support.constraints import minimal_run
 from trainingrun.api import pod_schema
+
+TEMPLATES = ("podTemplate", "head.podTemplate", "workers.podTemplate")
+"""Where a run has pod templates."""
 
 Path = tuple[str, ...]
 
@@ -47,3 +51,45 @@ def with_value(path: Path, value: Any) -> Any:
     for part in reversed(path):
         value = [value] if part == "[]" else {"key": value} if part == "{}" else {part: value}
     return value
+
+
+def a_run(place: str, template: Any, namespace: str = "team-a") -> dict[str, Any]:
+    """The smallest run with this pod template in one of the places."""
+    spec: dict[str, Any] = {}
+    inner = spec
+    *parents, last = place.split(".")
+    for part in parents:
+        inner = inner.setdefault(part, {})
+    inner[last] = template
+    return minimal_run(namespace, **spec)
+
+
+_RAY = {"name": "ray-worker"}
+VALID: list[Any] = [
+    {"metadata": {"creationTimestamp": None, "labels": {"a": ""}}},
+    {"spec": {"tolerations": None, "nodeSelector": {"a": None}}},
+    {"spec": {"tolerations": [{"operator": "Exists"}]}},
+    {"spec": {"containers": [{**_RAY, "livenessProbe": {"httpGet": {"port": "metrics"}}}]}},
+    {
+        "spec": {
+            "containers": [
+                {
+                    **_RAY,
+                    "volumeMounts": [
+                        {"name": "data", "mountPath": "/data"},
+                        {"name": "shared-memory", "mountPath": "/shm"},
+                    ],
+                    "resources": {"limits": {"cpu": 4, "memory": "1e3", "a.b/c": "1"}},
+                },
+                {
+                    "name": "proxy",
+                    "image": "a",
+                    "ports": [{"name": "web", "containerPort": 80}],
+                    "startupProbe": {"tcpSocket": {"port": "web"}},
+                },
+            ],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+        }
+    },
+]
+"""Pod templates of workers, or of all pods, that are right."""

@@ -12,21 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.constraints import minimal_run
-from support.pod_fields import BAD, TEMPLATE_PATHS, with_value
+from support.pod_fields import BAD, TEMPLATE_PATHS, TEMPLATES, VALID, a_run, with_value
 from trainingrun.api import pod_schema
 from trainingrun.api.parse import InvalidRunError, parse
-
-TEMPLATES = ("podTemplate", "head.podTemplate", "workers.podTemplate")
-
-
-def a_run(place: str, template: Any) -> dict[str, Any]:
-    spec: dict[str, Any] = {}
-    inner = spec
-    *parents, last = place.split(".")
-    for part in parents:
-        inner = inner.setdefault(part, {})
-    inner[last] = template
-    return minimal_run("team-a", **spec)
 
 
 def problems(manifest: dict[str, Any]) -> list[str]:
@@ -194,35 +182,6 @@ def test_all_mistakes_are_told_at_once_those_of_our_own_rules_too() -> None:
         "dnsPolicy",
         "hostNetwork",
     ]
-
-
-VALID: list[Any] = [
-    {"metadata": {"creationTimestamp": None, "labels": {"a": ""}}},
-    {"spec": {"tolerations": None, "nodeSelector": {"a": None}}},
-    {"spec": {"tolerations": [{"operator": "Exists"}]}},
-    {"spec": {"containers": [{**RAY, "livenessProbe": {"httpGet": {"port": "metrics"}}}]}},
-    {
-        "spec": {
-            "containers": [
-                {
-                    **RAY,
-                    "volumeMounts": [
-                        {"name": "data", "mountPath": "/data"},
-                        {"name": "shared-memory", "mountPath": "/shm"},
-                    ],
-                    "resources": {"limits": {"cpu": 4, "memory": "1e3", "a.b/c": "1"}},
-                },
-                {
-                    "name": "proxy",
-                    "image": "a",
-                    "ports": [{"name": "web", "containerPort": 80}],
-                    "startupProbe": {"tcpSocket": {"port": "web"}},
-                },
-            ],
-            "volumes": [{"name": "data", "emptyDir": {}}],
-        }
-    },
-]
 
 
 @pytest.mark.parametrize("template", VALID, ids=json.dumps)

@@ -61,6 +61,22 @@ def test_the_collector_of_the_history_server_is_read_from_json(read):
             read(HISTORY_COLLECTOR=value)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"resources": {"limits": {"cpu": "one"}}}, 'resources.limits.cpu is "one"; write a quant'),
+        ({"env": [{"name": "A", "value": 1}]}, "env[0].value is wrong; write a text, in quotes"),
+        ({"ports": [{"containerPort": 2**31}]}, "ports[0].containerPort is 2147483648; write"),
+        ({"imagePullPolicy": "always"}, 'imagePullPolicy is "always"; write Always'),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_collector_that_would_stop_kuberay_is_refused_at_the_start(read, options, says):
+    with pytest.raises(SettingsError) as raised:
+        read(HISTORY_COLLECTOR=json.dumps({"image": "a", **options}))
+    assert says in str(raised.value)
+
+
 def test_prices_are_read_from_json(read):
     row = {"labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}, "perHour": 98.32}
     (price,) = read(PRICES=json.dumps([row])).reconcile.prices

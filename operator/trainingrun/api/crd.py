@@ -13,6 +13,7 @@ from pydantic_core import core_schema
 from trainingrun_protocol.wire import Wire
 
 from .base import Model, Rule
+from .pod_numbers import bounded
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 
@@ -36,7 +37,7 @@ def crd() -> Schema:
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": 253}},
             },
-            "spec": schema(RunSpec),
+            "spec": bounded(schema(RunSpec)),
             # No defaults: a status holds what the operator wrote and nothing else.
             "status": _without_defaults(schema(RunStatus)),
         },

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from .crd import PRINTER_COLUMNS, Schema, crd
+from .pod_numbers import Inline
 from .quantities import MAX_LENGTH
 from .reasons import conditions_page
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
@@ -21,9 +22,19 @@ from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not edit.\n"
 
 
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(
+    Inline,
+    lambda dumper, part: dumper.represent_mapping("tag:yaml.org,2002:map", part, flow_style=True),
+)
+
+
 def generated() -> Mapping[Path, str]:
     """Every generated file, by its path in the repository."""
-    text = yaml.safe_dump(crd(), sort_keys=False, width=100, allow_unicode=True)
+    text = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     return {
         Path("manifests/crd/trainingruns.yaml"): _NOTE + text,
         Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),

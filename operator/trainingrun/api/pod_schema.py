@@ -137,6 +137,15 @@ def faults(value: Any, kind: str) -> list[Fault]:
     return list(islice(_of_object(value, kind), MOST_FAULTS))
 
 
+def of_collector(options: Any) -> list[Fault]:
+    """The same of KubeRay's `collectorOptions`: fields of a container, without its name."""
+    if options is None:
+        return []
+    if not isinstance(options, Mapping):
+        return [Fault((), "write a mapping", options)]
+    return faults({**options, "name": "collector"}, CONTAINER)
+
+
 def _of_object(value: Any, kind: str) -> Iterator[Fault]:
     if not isinstance(value, Mapping):
         yield Fault((), "write a mapping", value)

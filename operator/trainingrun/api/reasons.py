@@ -158,8 +158,9 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         "False",
         (
             ConditionReason.INVALID_SPEC,
-            "An older CRD let a spec through that the operator cannot use.",
-            "Correct the field that the message names, and upgrade the CRD.",
+            "The operator cannot use the spec, or Kubernetes its `podTemplate`: a rule that the "
+            "CRD cannot express, or an older CRD.",
+            "Correct the field that the message names; of an old CRD, upgrade it.",
         ),
         (
             ConditionReason.IN_OPERATOR_NAMESPACE,

@@ -11,9 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat, PositiveInt, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    PositiveInt,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ..api import pod_schema
+from ..api.parse import explain
 from ..reconciling.model import NodePrice, ReconcileSettings
 from ..rendering.platforms import RenderSettings
 
@@ -90,11 +101,21 @@ def _from_json(value: Any) -> Any:
 
 _JSON = (NoDecode, BeforeValidator(_from_json))
 
+
+def _of_collector(value: Any) -> Any:
+    if found := pod_schema.of_collector(value):
+        problem = explain(ValidationError.from_exception_data("it", [found[0].error()]))[0]
+        raise PydanticCustomError("collector", "{says}", {"says": problem.sentence})
+    return value
+
+
 _READ_AS: dict[Any, Any] = {
     tuple[Mapping[str, Any], ...]: Annotated[
         tuple[Annotated[Mapping[str, Any], Field(min_length=1)], ...], *_JSON
     ],
-    Mapping[str, Any] | None: Annotated[Mapping[str, Any] | None, *_JSON],
+    Mapping[str, Any] | None: Annotated[
+        Mapping[str, Any] | None, *_JSON, AfterValidator(_of_collector)
+    ],
     tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], *_JSON],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],

@@ -78,14 +78,19 @@ def begin(context: ReconcileContext, draft: Draft) -> Findings:
     if draft.status.attempt and not context.is_absent_for_certain(*OWNED_KINDS):
         return Findings()  # the former attempt may still have pods
     excluded = node_loss.excluded_hostnames(draft.bookkeeping)
+    ray_job = rendering.attempt(
+        run, number, context.render, excluded, capacity.placement(context, draft)
+    )
+    if unreadable := rendering.unreadable(ray_job):
+        message = (
+            "No RayJob is created, since KubeRay could not read it nor any other one beside it: "
+            f"{unreadable}; correct what it is made of, a podTemplate or a setting of the operator"
+        )
+        return Findings(refused=Blocker(ConditionReason.INVALID_SPEC, message))
     actions: tuple[Action, ...] = (
         EnsureToken(rendering.token_secret(run, context.render.token_key)),
         *(Apply(manifest) for manifest in rendering.support_objects(run, context.render)),
-        Apply(
-            rendering.attempt(
-                run, number, context.render, excluded, capacity.placement(context, draft)
-            )
-        ),
+        Apply(ray_job),
     )
     return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
 

@@ -1,0 +1,157 @@
+"""A number that Go could not read in a RayJob is refused at admission, and what we hold for the
+types of Kubernetes' API is what a real API server reads and serves.
+
+No such number is sent as a RayJob, which KubeRay would read: only as a TrainingRun, whose bounds
+are ours, and as a Pod that is not kept.
+"""
+
+import importlib.util
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.apiserver import ApiError, ApiServer
+from support.pod_fields import BAD, TEMPLATE_PATHS, TEMPLATES, VALID, a_run, with_value
+from trainingrun.api import pod_schema
+
+GENERATOR = Path(__file__).parents[2] / ".ci" / "pod_schema.py"
+OF_OPERATOR = "ephemeralContainers"
+"""The part of a pod whose numbers the operator alone refuses."""
+IN_GRAMMAR = ("9223372036854775808", "8Ei", 2**63, "1e100", "1" * 65)
+"""Quantities that Go reads, and rounds or takes long for; of range only the operator knows."""
+AT_MOST: dict[str, list[Any]] = {
+    "int32": [2**31 - 1, -(2**31)],
+    "int64": [2**63 - 1, -(2**63)],
+    "int-or-string": [2**31 - 1, "name"],
+    "quantity": ["9223372036854775807", "1e99", "+.5", "0.1n", 4],
+    "date-time": ["2026-01-31T12:00:00Z"],
+}
+SHOWN = {"[]": "[0]", "{}": ".key"}
+
+
+def refusal(apiserver: ApiServer, manifest: dict[str, Any]) -> ApiError | None:
+    try:
+        apiserver.create(manifest, dry_run=True)
+    except ApiError as error:
+        return error
+    return None
+
+
+def tries(values: dict[str, list[Any]]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Each field with two values of its type, and one field of each type with all of them."""
+    seen: set[str] = set()
+    for path, kind in TEMPLATE_PATHS:
+        if "metadata" in path:
+            continue
+        for value in values[kind] if kind not in seen else values[kind][:2]:
+            yield path, kind, value
+        seen.add(kind)
+
+
+def a_pod(template: Any) -> dict[str, Any]:
+    metadata = {**template.get("metadata", {}), "name": "pod", "namespace": "default"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": template.get("spec", {}),
+    }
+
+
+def test_such_a_number_is_refused_at_admission_in_every_field(apiserver: ApiServer, namespace: str):
+    taken, places = [], itertools.cycle(TEMPLATES)
+    for path, kind, value in tries(BAD):
+        if OF_OPERATOR in path or (kind == "quantity" and value in IN_GRAMMAR):
+            continue
+        field = "spec" + "".join(SHOWN.get(part, f".{part}") for part in path[1:])
+        place = next(places)
+        error = refusal(apiserver, a_run(place, with_value(path, value), namespace))
+        if error is None or error.code != 422 or f"spec.{place}.{field}" not in str(error):
+            taken.append(f"{place}.{field}: {value!r}: {error}")
+    assert taken == []
+
+
+@pytest.mark.parametrize("template", VALID, ids=json.dumps)
+def test_what_kubernetes_takes_passes_admission(
+    apiserver: ApiServer, namespace: str, template: Any
+):
+    for place in TEMPLATES:
+        apiserver.create(a_run(place, template, namespace), dry_run=True)
+
+
+def test_nothing_but_the_bounds_is_refused_at_admission(apiserver: ApiServer, namespace: str):
+    """Where a rule of our own does not forbid it: the grace period, and those set elsewhere."""
+    own = ("activeDeadlineSeconds", "terminationGracePeriodSeconds")
+    refused = [
+        f"{path}: {value!r}: {error}"
+        for path, kind, value in tries(AT_MOST)
+        if path[-1] not in own
+        if (error := refusal(apiserver, a_run("podTemplate", _named(path, value), namespace)))
+    ]
+    assert refused == []
+
+
+def _named(path: tuple[str, ...], value: Any) -> Any:
+    """With names, which a list of the template may need."""
+    template = with_value(path, value)
+    for key in ("containers", "initContainers", "volumes"):
+        for item in template.get("spec", {}).get(key, ()):
+            item["name"] = "a"
+            for variable in item.get("env", ()):
+                variable["name"] = "A"
+    return template
+
+
+def test_the_types_are_those_by_which_go_reads_a_pod(apiserver: ApiServer):
+    """Each number just beyond the type that we hold it for is unreadable, and each at its end is
+    read.
+    """
+    different = []
+    for bad, (path, kind, value) in [
+        *((True, one) for one in tries(BAD)),
+        *((False, one) for one in tries(AT_MOST)),
+    ]:
+        if kind == "quantity" and bad and (value in IN_GRAMMAR or value == 0.5):
+            continue
+        error = refusal(apiserver, a_pod(with_value(path, value)))
+        if error is not None and "unknown field" in str(error):
+            continue  # of a newer Kubernetes than this API server
+        unreadable = error is not None and error.code == 400
+        if unreadable != bad:
+            different.append(f"{path}: {value!r}: {error}")
+    assert different == []
+
+
+def test_the_schema_has_what_the_api_server_serves(apiserver: ApiServer):
+    """Ours may be of a newer Kubernetes, with more fields and more choices."""
+    spec = importlib.util.spec_from_file_location("pod_schema_generator", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    document = apiserver.request("GET", "/openapi/v3/api/v1")
+    served = generator.trimmed(document["components"]["schemas"], {})
+    ours = pod_schema.schema()
+    different = [
+        f"{kind}.{field}: {ours['types'].get(kind, {}).get(field)}, served {holds}"
+        for kind, fields in served["types"].items()
+        for field, holds in fields.items()
+        if not _same(ours["types"].get(kind, {}).get(field), holds)
+    ]
+    assert different == []
+    assert {
+        (kind, field)
+        for kind, fields in ours["required"].items()
+        for field in fields
+        if field in served["types"].get(kind, {}) and field not in served["required"].get(kind, ())
+    } == set()
+
+
+def _same(ours: Any, served: Any) -> bool:
+    if isinstance(served, list) and isinstance(ours, list):
+        return set(served) - {""} <= set(ours)
+    return bool(ours == served)

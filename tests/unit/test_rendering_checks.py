@@ -1,0 +1,75 @@
+"""No RayJob is created that KubeRay could not read, wherever what is in it comes from."""
+
+import copy
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.builders import T0
+from support.goldens import GOLDEN, a_run, rendered
+from support.pod_fields import BAD, TEMPLATE_PATHS, with_value
+from support.reconciled import begins, condition, reconcile
+from trainingrun import rendering
+from trainingrun.reconciling import Observed, ReconcileSettings, plan
+from trainingrun.rendering import RenderSettings
+from trainingrun.rendering.merge import merge
+
+JOB = rendered(a_run())[-1]
+COLLECTOR = {"image": "a", "resources": {"limits": {"cpu": "one"}}}
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.yaml")), ids=lambda file: file.stem)
+def test_kuberay_can_read_what_is_rendered(file: Path) -> None:
+    assert rendering.unreadable(list(yaml.safe_load_all(file.read_text()))[-1]) == ""
+
+
+@pytest.mark.parametrize("group", ["headGroupSpec", "workerGroupSpecs"])
+def test_a_number_that_go_cannot_read_is_found_in_every_field_of_either_pod(group: str) -> None:
+    unseen = []
+    for path, kind in TEMPLATE_PATHS:
+        for value in BAD[kind]:
+            job: dict[str, Any] = copy.deepcopy(JOB)
+            part = job["spec"]["rayClusterSpec"][group]
+            (part[0] if isinstance(part, list) else part)["template"] = with_value(path, value)
+            if not rendering.unreadable(job):
+                unseen.append((path, value))
+    assert unseen == []
+
+
+def test_a_merged_pod_is_looked_at_as_a_whole() -> None:
+    job = copy.deepcopy(JOB)
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]
+    head["template"] = merge(head["template"], {"spec": {"priority": 2**31}})
+    assert rendering.unreadable(job) == (
+        "headGroupSpec.template.spec.priority is 2147483648; write a whole number, -2147483648 to "
+        "2147483647"
+    )
+
+
+def test_the_collector_of_the_history_server_is_looked_at_too() -> None:
+    job = rendering.attempt(a_run(), 1, RenderSettings(history_collector=COLLECTOR))
+    assert rendering.unreadable(job).startswith(
+        'historyServerOptions.collectorOptions.resources.limits.cpu is "one"; write a quantity'
+    )
+
+
+def test_such_a_rayjob_is_not_created_and_the_run_says_why() -> None:
+    run = Observed(a_run())
+    assert begins(reconcile(run)) == 1
+    render = RenderSettings(history_collector=COLLECTOR)
+    planned = plan(run, render, ReconcileSettings(), T0 + timedelta(seconds=60))
+    planned = (
+        planned
+        if not planned.confirm
+        else plan(
+            replace(run, confirmed=True), render, ReconcileSettings(), T0 + timedelta(seconds=60)
+        )
+    )
+    assert planned.actions == ()
+    accepted = condition(planned, "Accepted")
+    assert (accepted.status, accepted.reason) == ("False", "InvalidSpec")
+    assert 'collectorOptions.resources.limits.cpu is "one"' in accepted.message
