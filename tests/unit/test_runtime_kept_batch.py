@@ -61,8 +61,8 @@ def test_three_sizes_in_one_epoch_do_the_steps_of_all_workers(
 ) -> None:
     position = Position(seed=3, shuffle=True, samples=samples)
     undisturbed = [
-        {int(i) for batch in ranks[0] for i in batch.indices}
-        for _, _, ranks in steps(position, whole, whole, batch_size, drop_last)
+        {int(i) for of_ranks in rounds for batch in of_ranks for i in batch.indices}
+        for _, _, rounds in steps(position, whole, whole, batch_size, drop_last)
     ]
     seen: Counter[int] = Counter()
     found = []
@@ -73,10 +73,15 @@ def test_three_sizes_in_one_epoch_do_the_steps_of_all_workers(
         ):
             if number == most:
                 break
-            here = [int(i) for of_ranks in rounds for batch in of_ranks for i in batch.indices]
+            here = [
+                int(i)
+                for of_ranks in rounds
+                for batch in of_ranks
+                if not batch.repeats
+                for i in batch.indices
+            ]
             sizes_here = {len(batch.indices) for of_ranks in rounds for batch in of_ranks}
-            assert 1 <= min(sizes_here) <= max(sizes_here) <= max(batch_size, 2), "fits in memory"
-            assert max(sizes_here) <= batch_size or batch_size == 1
+            assert 1 <= min(sizes_here) <= max(sizes_here) <= batch_size, "fits in memory"
             assert max(sizes_here) - min(sizes_here) <= 1
             seen.update(here)
             found.append(set(here))
@@ -96,9 +101,10 @@ def test_ranks_that_divide_all_take_the_very_batches_of_all(
     whole = ranks * times
     position = Position(seed=3, shuffle=True, samples=max(samples, whole))
     of_all = steps(position, whole, whole, batch_size)
-    for (_, _, (full,)), (_, _, rounds) in zip(
+    for (_, _, full_rounds), (_, _, rounds) in zip(
         of_all, steps(position, whole, ranks, batch_size), strict=True
     ):
+        full = [batch for rank in range(whole) for batch in (r[rank] for r in full_rounds)]
         by_rank = [batch for rank in range(ranks) for batch in (r[rank] for r in rounds)]
         assert [b.indices.tolist() for b in by_rank] == [b.indices.tolist() for b in full]
         assert [b.number for b in by_rank] == [b.number for b in full]
@@ -111,11 +117,52 @@ def test_each_sample_counts_alike_in_the_average_over_the_ranks(
     taken: int, batch_size: int, whole: int, ranks: int
 ) -> None:
     dealing = Dealing(batch_size, min(ranks, whole), False, whole)
+    counted = Counter[int]()
     for rank in range(dealing.ranks):
         for part in range(dealing.parts(taken)):
-            share = dealing.share(taken, rank, part)
-            of_a_sample = dealing.weight(taken, rank, part) / (share.stop - share.start)
+            share, weight = dealing.share(taken, rank, part), dealing.weight(taken, rank, part)
+            if weight == 0:
+                assert batch_size == 1, "a sample of another microbatch, which counts there"
+                continue
+            of_a_sample = weight / (share.stop - share.start)
             assert of_a_sample / dealing.ranks == pytest.approx(1 / taken)
+            counted.update(range(taken)[share])
+    assert counted == Counter(range(taken))
+
+
+@pytest.mark.parametrize(
+    ("workers", "ranks", "microbatches_of_ranks"),
+    [
+        (8, 6, [1, 1, 2, 1, 1, 2]),
+        (8, 5, [1, 2, 1, 2, 2]),
+        (8, 3, [2, 3, 3]),
+        (8, 4, [2, 2, 2, 2]),
+        (8, 8, [1] * 8),
+    ],
+)
+def test_with_a_batch_of_one_no_rank_takes_two_samples_at_once(
+    workers: int, ranks: int, microbatches_of_ranks: list[int]
+) -> None:
+    """A model that fills the memory with one sample trains on when workers are lost."""
+    dealing = Dealing(1, ranks, drop_last=False, whole=workers)
+    places = [(rank, part) for rank in range(ranks) for part in range(dealing.parts(workers))]
+    shares = [dealing.share(workers, *place) for place in places]
+    assert {share.stop - share.start for share in shares} == {1}
+    counting = Counter(rank for rank, part in places if dealing.weight(workers, rank, part))
+    assert [counting[rank] for rank in range(ranks)] == microbatches_of_ranks
+
+
+def test_a_loader_of_one_sample_says_which_microbatch_counts_nothing() -> None:
+    kept(3)
+    found = [drawn(a_loader(3, rank, samples=8, batch_size=1)) for rank in range(3)]
+    taken = [
+        [(m.data.tolist(), m.weight, m.last) for m in steps[0]] for steps in found
+    ]  # of the first step, which takes four samples
+    assert taken == [
+        [([0], 0.0, False), ([0], 0.75, True)],
+        [([1], 0.75, False), ([2], 0.0, True)],
+        [([2], 0.75, False), ([3], 0.75, True)],
+    ]
 
 
 def a_loader(ranks: int, rank: int = 0, samples: int = 34, **options: Any) -> ResumableDataLoader:

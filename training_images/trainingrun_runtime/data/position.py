@@ -4,7 +4,7 @@ For loaders that a resumed training continues exactly, with any number of ranks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,14 @@ class Dealing:
     drop_last: bool
     """Whether the samples at the end that do not fill the whole step are left out."""
     whole: int = 0
-    """Ranks whose batches make up one step, no fewer than `ranks`; 0: `ranks`."""
+    """Ranks whose batches make up one step, no fewer than `ranks`; 0: `ranks`, and each of them
+    takes a step as one batch."""
+    ones: bool = field(init=False)
+    """Whether a microbatch is one sample. Some then repeat a sample that counts in another one:
+    each rank has as many of them, and none is empty."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ones", self.batch_size == 1 and self.whole > 0)
         object.__setattr__(self, "whole", max(self.whole, self.ranks))
 
     @property
@@ -101,6 +106,9 @@ class Dealing:
 
     def parts(self, taken: int) -> int:
         """Microbatches of each rank in a step that takes so many samples."""
+        if self.ones:
+            times, rest = divmod(self.whole, self.ranks)
+            return times * -(-taken // self.whole) if not rest else -(-taken // self.ranks)
         return min(-(-self.whole // self.ranks), taken // self.ranks)  # none of them is empty
 
     def share(self, taken: int, rank: int, part: int = 0) -> slice:
@@ -108,10 +116,18 @@ class Dealing:
 
         The sizes of the step's microbatches differ by 1 at most.
         """
-        place = self.place(taken, rank, part)
-        each, more = divmod(taken, self.ranks * self.parts(taken))
+        place, places = self.place(taken, rank, part), self.ranks * self.parts(taken)
+        if self.ones:
+            first = place * taken // places
+            return slice(first, first + 1)
+        each, more = divmod(taken, places)
         begin = place * each + min(place, more)
         return slice(begin, begin + each + (place < more))
+
+    def repeats(self, taken: int, rank: int, part: int) -> bool:
+        """Whether the microbatch's only sample counts in a later one, and here nothing."""
+        place, places = self.place(taken, rank, part), self.ranks * self.parts(taken)
+        return self.ones and place * taken // places == (place + 1) * taken // places
 
     def place(self, taken: int, rank: int, part: int) -> int:
         """The number of a microbatch among all of the step; with `whole` ranks, the rank."""
@@ -120,8 +136,10 @@ class Dealing:
     def weight(self, taken: int, rank: int, part: int) -> float:
         """What a microbatch's mean counts in the sum over a rank's, for the mean over all samples.
 
-        The ranks' sums are averaged afterwards.
+        The ranks' sums are averaged afterwards. 0: see `repeats`.
         """
+        if self.repeats(taken, rank, part):
+            return 0.0
         share = self.share(taken, rank, part)
         samples: int = share.stop - share.start
         return samples * self.ranks / taken
@@ -174,6 +192,8 @@ class Batch:
     """Random numbers that the batch is loaded with follow from it."""
     indices: Indices
     """Its samples."""
+    repeats: bool = False
+    """See `Dealing.repeats`."""
 
 
 def batches_from(
@@ -193,6 +213,7 @@ def batches_from(
                 Batch(
                     random_numbers.derive(position.seed, *at, dealing.place(taken, rank, part)),
                     here[dealing.share(taken, rank, part)],
+                    dealing.repeats(taken, rank, part),
                 )
                 for rank in ranks
             )
@@ -246,7 +267,7 @@ class ResumableLoader(SmallState):
         keep = kept()
         self._keeps = keep is not None
         self._dealing = Dealing(
-            int(batch_size), ranks, drop_last, keep.shared_by(ranks) if keep is not None else ranks
+            int(batch_size), ranks, drop_last, keep.shared_by(ranks) if keep is not None else 0
         )
         self._position = Position(int(seed), bool(shuffle), len(dataset))
         self.drawn = 0

@@ -42,7 +42,7 @@ class Layout:
     def rows_per_batch(self) -> int:
         """Rows of each batch, with those that fill it up."""
         # With one sample per step and rank, some ranks may get two in the last step.
-        return self.dealing.batch_size + (self.dealing.batch_size == 1)
+        return self.dealing.batch_size + (self.dealing.batch_size == 1 and not self.dealing.ones)
 
     def number_of_blocks(self) -> int:
         """Blocks of all ranks together."""

@@ -29,7 +29,7 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
     seed, the epoch, its place there and the rank, so that random augmentation repeats itself too.
 
     The last batches of an epoch may have fewer samples. With `batch_size=1` some ranks may get two
-    in the last step.
+    in the last step; not so with `workers.globalBatch: keep`.
 
     Args:
         dataset: one with `__getitem__` and `__len__`.

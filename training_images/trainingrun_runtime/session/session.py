@@ -339,10 +339,11 @@ class Session:
                 optimizer.zero_grad()
 
         A rank has one in each step, and with `workers.globalBatch: keep` more of them while fewer
-        workers train. A loss that is a mean over its microbatch's samples, times its weight, makes
-        the gradients those of the mean over all samples of the step, once the ranks' gradients are
-        averaged. A `DistributedDataParallel` among the session's objects exchanges them with the
-        last microbatch alone.
+        workers train; with `batch_size=1` some of these repeat a sample, with a weight of 0. A loss
+        that is a mean over its microbatch's samples, times its weight, makes the gradients those of
+        the mean over all samples of the step, once the ranks' gradients are averaged. A
+        `DistributedDataParallel` among the session's objects exchanges them with the last
+        microbatch alone.
 
         Args:
             loader: a `ResumableDataLoader` or a `ResumableRayDataLoader`, one of the session's
@@ -365,7 +366,7 @@ class Session:
         sharing = self._context.worker.world_size // dealing.ranks  # ranks with the same samples
 
         def begin(place: int) -> None:
-            if dealing.whole > dealing.ranks:
+            if dealing.whole > dealing.ranks or dealing.ones:
                 self._random.begin_step(self.step, self.epoch, place * sharing)
 
         return begin
