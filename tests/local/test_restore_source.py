@@ -1,14 +1,17 @@
 """Which checkpoint a run begins from: its own, else the one of the run that it names."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.checkpoints import saved
 from trainingrun_protocol.contract import ContractRestore
+from trainingrun_runtime.store import restore_source, retention
 from trainingrun_runtime.store.bucket import Bucket
-from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.manifest import Manifest, committed
 from trainingrun_runtime.store.restore_source import NothingToRestore, choose, find, folder
 
 Source = Callable[..., ContractRestore]
@@ -140,3 +143,86 @@ def test_the_first_look_reads_no_file(source: Bucket, wanted: Source, tmp_path: 
     key = f"{torn.path}/rank-0/state.pt"
     source.put(key, b"X" + (source.get(key) or b"")[1:])
     assert find(wanted())[0] == torn
+
+
+class Live(Bucket):
+    """A folder in which the other run commits and deletes while it is read."""
+
+    def __init__(self, bucket: Bucket, *events: Callable[[], None]) -> None:
+        super().__init__(bucket.root, bucket.endpoint, bucket.region, bucket.store)
+        self.__dict__.update(_events=list(events), _one=threading.Lock())
+
+    def size(self, key: str) -> int | None:
+        """Before a file is looked for, what happens next in the run happens."""
+        with self.__dict__["_one"]:  # several files are looked for at once
+            if events := self.__dict__["_events"]:
+                events.pop(0)()
+        return super().size(key)
+
+    def get(self, key: str) -> bytes | None:
+        if key.startswith("manifests/") and "before a manifest is read" in self.__dict__:
+            self.__dict__.pop("before a manifest is read")()
+        return super().get(key)
+
+
+def pruned(source: Bucket, gone: Manifest, folder: Path, step: int) -> Callable[[], None]:
+    """A commit, and the deletion of the checkpoint before it, as with `keepLast: 1`."""
+
+    def happens() -> None:
+        saved(source, folder, step=step, index=step)
+        retention.delete(source, [gone], ())
+
+    return happens
+
+
+@pytest.fixture
+def live(source: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def make(*events: Callable[[], None], before_a_manifest_is_read: Any = None) -> None:
+        bucket = Live(source, *events)
+        if before_a_manifest_is_read is not None:
+            bucket.__dict__["before a manifest is read"] = before_a_manifest_is_read
+        monkeypatch.setattr(restore_source, "folder", lambda _: bucket)
+
+    return make
+
+
+def test_what_the_other_run_deletes_meanwhile_is_searched_for_again(
+    source: Bucket, wanted: Source, tmp_path: Path, live: Callable[..., None]
+) -> None:
+    first = saved(source, tmp_path, step=10, index=10)
+    live(pruned(source, first, tmp_path, 20))
+    found, skipped = find(wanted())
+    assert (found.step, skipped) == (20, []), "what was deleted in order is not damaged"
+
+
+def test_a_manifest_that_goes_before_it_is_read_is_searched_for_again(
+    source: Bucket, wanted: Source, tmp_path: Path, live: Callable[..., None]
+) -> None:
+    first = saved(source, tmp_path, step=10, index=10)
+    live(before_a_manifest_is_read=pruned(source, first, tmp_path, 20))
+    assert find(wanted())[0].step == 20
+
+
+def test_a_wanted_step_that_is_deleted_meanwhile_is_a_sentence_with_those_that_are_there(
+    source: Bucket, wanted: Source, tmp_path: Path, live: Callable[..., None]
+) -> None:
+    first = saved(source, tmp_path, step=10, index=10)
+    live(pruned(source, first, tmp_path, 20))
+    with pytest.raises(NothingToRestore, match=r"step is 10, and .* of other steps only \(20\)"):
+        find(wanted(step=10))
+
+
+def test_a_run_that_deletes_faster_than_it_is_read_is_a_sentence(
+    source: Bucket, wanted: Source, tmp_path: Path, live: Callable[..., None]
+) -> None:
+    saved(source, tmp_path, step=10, index=10)
+
+    def happens() -> None:
+        (newest,) = committed(source)
+        pruned(source, newest, tmp_path, newest.step + 10)()
+
+    live(*[happens] * 100)
+    with pytest.raises(
+        NothingToRestore, match=r"intact \(.*step \d+ was deleted while it was read"
+    ):
+        find(wanted())

@@ -113,6 +113,8 @@ def find(
             f"storage.restoreFrom: there is no checkpoint in {at}; name a run's own folder, such "
             "as s3://bucket/folder/digits-1a2b3c4d, of a run that has made one"
         )
+    if wanted.step is None:
+        return find(wanted, refused)  # it has committed one meanwhile
     known = ", ".join(map(str, steps[-SHOWN_STEPS:]))
     raise NothingToRestore(
         f"storage.restoreFrom.step is {wanted.step}, and {at} has checkpoints of other steps only "

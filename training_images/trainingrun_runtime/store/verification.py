@@ -1,7 +1,7 @@
 """Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from .bucket import Bucket
-from .manifest import Manifest, read_all
+from .manifest import FOLDER, Manifest, read_all
 from .storage_errors import AbsentError
 
+SEARCHES = 20
+"""Of a folder that changes while it is searched."""
 _FILES_AT_ONCE = 4
 """Files verified at once; each is read with a few requests ahead of its own."""
 
@@ -24,6 +26,8 @@ class Skipped(NamedTuple):
     """Its manifest; none if that itself cannot be read."""
     reason: str
     """Why, in a sentence."""
+    deleted: bool = False
+    """Whether it was intact as far as is known, and deleted in order meanwhile."""
 
 
 def newest_intact(
@@ -40,12 +44,32 @@ def newest_intact(
         deep: Also read every file and compare its SHA-256; otherwise existence and size only.
         refused: By the URI of a manifest, why its checkpoint is not intact, as far as it is known.
 
+    A run that trains meanwhile may delete each checkpoint that was found, once it has a newer one:
+    then the search begins anew, `SEARCHES` times at most.
+
     Returns:
         The newest checkpoint whose files are all as committed, or none; and the newer ones that
         were skipped, newest first, with the reason. An event reports each of them to the user.
     """
+    for _ in range(SEARCHES):
+        readings = read_all(bucket)
+        found, skipped = _newest(bucket, readings, step, deep, refused)
+        there = {entry.key for entry in bucket.list(FOLDER)} if found is None else None
+        if there is None or there == {key for key, _ in readings}:
+            # What is gone by now was deleted, as a run does that makes newer ones.
+            return found, [one for one in skipped if not one.deleted]
+    return None, skipped
+
+
+def _newest(
+    bucket: Bucket,
+    readings: Sequence[tuple[str, Manifest | str]],
+    step: int | None,
+    deep: bool,
+    refused: Mapping[str, str],
+) -> tuple[Manifest | None, list[Skipped]]:
     skipped = []
-    for key, found in reversed(read_all(bucket)):
+    for key, found in reversed(readings):
         if isinstance(found, str):
             skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
             continue
@@ -54,6 +78,10 @@ def newest_intact(
         reason = refused.get(bucket.uri(found.key)) or verify(bucket, found, deep)
         if reason is None:
             return found, skipped
+        if bucket.size(found.key) is None:
+            reason = f"the checkpoint of step {found.step} was deleted while it was read"
+            skipped.append(Skipped(found, reason, deleted=True))
+            continue
         skipped.append(Skipped(found, f"the checkpoint of step {found.step} is damaged: {reason}"))
     return None, skipped
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .worker import Worker
 
 
+MOST_TRIED = 100
+"""Checkpoints that are tried one after the other; a run that trains may make and delete more."""
+
+
 class Chosen(NamedTuple):
     """What a worker group restores."""
 
@@ -43,16 +47,17 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
         source: `storage.restoreFrom`, if set.
 
     Raises:
-        NothingToRestore: on rank 0: `source` has none.
+        NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
     """
     rank, own = worker.rank, worker.bucket
     coordinator, retry = worker.coordinator, worker.storage_retry
     disk = _temporary_folder()
-    while True:
+    uri, refused = "", dict[str, str]()
+    for _ in range(MOST_TRIED):
         chosen: Any = None
         if rank == 0:
-            search, refused = ray.get(coordinator.search_begins.remote())
-            found = retry(lambda: restore_source.choose(own, source, refused))  # noqa: B023
+            search, known = ray.get(coordinator.search_begins.remote())
+            found = retry(partial(restore_source.choose, own, source, known))
             document = found.manifest.model_dump() if found.manifest else None
             reasons = [skipped.reason for skipped in found.skipped]
             chosen = (search, document, found.foreign, reasons)
@@ -78,6 +83,11 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
                 fetched.take_over(Path(shared), share.common)
             return Chosen(fetched, foreign, bucket, skipped)
         fetched.close()
+    raise restore_source.NothingToRestore(
+        f"{MOST_TRIED} checkpoints were tried and none could be restored, the last of them {uri} "
+        f"({refused[uri]}); begin from a run that has ended, or name one of its steps in "
+        "storage.restoreFrom"
+    )
 
 
 def _temporary_folder() -> str:

@@ -1,0 +1,65 @@
+"""The ranks agree on a checkpoint, or end: no run's folder keeps them searching for ever."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.checkpoints import saved
+from trainingrun_protocol.contract import ContractRestore
+from trainingrun_runtime.coordinator.ranks import RestoreSearch
+from trainingrun_runtime.store import restore_source
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.worker import restore
+
+
+class Remote:
+    """Calls of an actor, answered at once."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self._actor, name))
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The only rank of a group, in this process."""
+    monkeypatch.setattr(restore.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(restore, "broadcast_from_rank_zero", lambda value: value)
+    monkeypatch.setattr(restore, "barrier", lambda: None)
+    return SimpleNamespace(
+        rank=0,
+        world_size=1,
+        bucket=Bucket.open((tmp_path / "own").as_uri()),
+        coordinator=Remote(RestoreSearch()),
+        storage_retry=lambda call: call(),
+    )
+
+
+def test_a_run_whose_checkpoints_are_never_intact_is_given_up_in_a_sentence(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains, so that there is a newer one after each."""
+    other = Bucket.open((tmp_path / "other").as_uri())
+    tried: list[int] = []
+    choose = restore_source.choose
+
+    def newer(*arguments: Any) -> Any:
+        tried.append(len(tried) + 1)
+        made = saved(other, tmp_path / "files", step=tried[-1], index=tried[-1])
+        key = f"{made.path}/rank-0/state.pt"
+        other.put(key, bytes(len(other.get(key) or b"")))
+        return choose(*arguments)
+
+    monkeypatch.setattr(restore, "MOST_TRIED", 5)
+    monkeypatch.setattr(restore_source, "choose", newer)
+    with pytest.raises(restore_source.NothingToRestore) as ended:
+        restore.agree(worker, ContractRestore(uri=other.root, endpoint=None, region=None))
+    assert tried == [1, 2, 3, 4, 5]
+    assert str(ended.value).startswith("5 checkpoints were tried and none could be restored, the")
+    assert "step-0000000005-5/rank-0/state.pt has another content than was commi" in str(
+        ended.value
+    )
