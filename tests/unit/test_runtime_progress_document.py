@@ -62,6 +62,17 @@ def test_metrics_are_bounded() -> None:
     assert len(shown_metrics(printed)) == SHOWN
 
 
+def test_no_metric_overwrites_another_one_of_a_like_name() -> None:
+    long = "k" * 200
+    printed = printable_metrics({1: "number", "1": "text", (2,): 3, f"{long}a": 4, f"{long}b": 5})
+    assert (printed["1 (int)"], printed["1"], printed["(2,)"]) == ("number", "text", 3)
+    assert sorted(value for name, value in printed.items() if name.startswith("kkk")) == [4, 5]
+    assert max(map(len, printed)) == 200
+    assert printable_metrics(printed) == printed, "a name is made once"
+    (alone,) = printable_metrics({f"{long}b": 6})
+    assert printed[alone] == 5, "the same column, whatever else is reported"
+
+
 @pytest.mark.parametrize("few", [printable_metrics, shown_metrics])
 def test_a_metric_that_something_depends_on_is_kept_however_late_it_is_reported(few: Any) -> None:
     many = {f"iou/{n}": n for n in range(MOST + 50)} | {"loss": 0.5, "accuracy": 0.9}

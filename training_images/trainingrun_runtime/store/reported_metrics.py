@@ -1,5 +1,6 @@
 """What ranks report: metrics as JSON can carry them, and rows of them on the way to the bucket."""
 
+import hashlib
 import logging
 import math
 from collections.abc import Collection, Mapping
@@ -13,14 +14,15 @@ MOST = 1000
 """Metrics of a report that are kept, in checkpoints and in the run's table."""
 SHOWN = 50
 """Metrics of a report that a progress document has."""
-_CHARACTERS = 200
+_CHARACTERS, _DIGITS = 200, 8
 
 
 def printable_metrics(metrics: Mapping[Any, Any], needed: Collection[str] = ()) -> dict[str, Any]:
     """Metrics as JSON can carry them; never raises.
 
     At most `MOST` of them and 200 characters each are kept, so that a report with a metric for each
-    sample leaves no manifest that is too large to be read.
+    sample leaves no manifest that is too large to be read. Names that would be the same then differ
+    by what follows them: a type, or in the place of what is cut a digest.
 
     Args:
         metrics: what was reported.
@@ -29,7 +31,17 @@ def printable_metrics(metrics: Mapping[Any, Any], needed: Collection[str] = ()) 
     if len(metrics) > MOST:
         _say_that_they_are_too_many()
     kept = islice(_first(needed, metrics).items(), MOST)
-    return {str(name)[:_CHARACTERS]: printable(value) for name, value in kept}
+    return {_name(name, metrics): printable(value) for name, value in kept}
+
+
+def _name(name: Any, others: Collection[Any]) -> str:
+    text = str(name)
+    if not isinstance(name, str) and text in others:
+        text = f"{text} ({type(name).__name__})"
+    if len(text) <= _CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{text[: _CHARACTERS - _DIGITS - 1]}~{digest}"
 
 
 def shown_metrics(metrics: Mapping[str, Any], needed: Collection[str] = ()) -> dict[str, Any]:
