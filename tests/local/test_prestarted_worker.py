@@ -1,4 +1,4 @@
-"""A process with its modules imported is ready before Ray creates an actor that needs it."""
+"""A process with PyTorch imported is ready before Ray creates an actor that needs it."""
 
 import json
 import textwrap
@@ -14,13 +14,12 @@ from trainingrun_protocol.progress import RecordKind
 pytestmark = pytest.mark.slow
 
 
-def test_the_next_worker_gets_a_process_that_has_the_modules_of_the_killed_one(
+def test_the_next_worker_gets_a_prestarted_process_that_imports_the_users_module_itself(
     tmp_path: Path,
 ) -> None:
-    loaded = tmp_path / "loaded"
-    loaded.mkdir()
-    with two_workers(tmp_path, KILLS_ITSELF_FOLDER=str(loaded)) as ray:
-        run = Run(ray, tmp_path, "support.kills_itself:train", {})
+    with two_workers(tmp_path, KILLS_ITSELF_FOLDER=str(tmp_path)) as ray:
+        home = str(ray.head.state.parents[1])
+        run = Run(ray, tmp_path, "support.kills_itself:train", {"home": home})
         assert run.drive() == 0, run.log()
     assert [r.kind for r in run.progress().records].count(RecordKind.WORKER_LOST) == 1
     assert run.metrics()["taken_over"] is True

@@ -21,7 +21,7 @@ def processes(temporary: str) -> list[Process]:
     """Those of the Ray whose files are below a folder, of which `temporary` is part of the path."""
     found = []
     prefix = f"{SETUP_HOOK_ENV}={prestarted_worker.__name__}."
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
             title = (entry / "cmdline").read_bytes().decode(errors="replace").strip("\0 ")

@@ -395,7 +395,7 @@ class Workers(Model):
     after which a start waits no longer for pods beyond minimum. Default: 60.
     """
     standby: Whole = Field(default=0, ge=0, le=MOST_STANDBY, json_schema_extra=without_default)
-    """Further worker pods, which wait with the code and its packages imported: after a loss
+    """Further worker pods, which wait with the code there and PyTorch imported: after a loss
     training goes on in one of them at once, with all workers. The pod that replaces the lost one
     waits then. Training neither waits for them nor stops for their loss. Default: 0.
     """

@@ -28,6 +28,7 @@ from ..store.manifest import CHECKPOINTS, Manifest
 from ..store.reported_metrics import SPELLED, printable_metrics
 from ..store.storage_retry import StorageRetry, report_to
 from ..worker import leaving_a_rank, prestarted_worker
+from ..worker.rank_environment import RankEnvironments
 from ..worker.training_function import TrainingFunction
 from . import backends, overruled, script
 from .committer import Committer
@@ -188,6 +189,7 @@ class Trainers:
             callbacks=[
                 *(theirs.callbacks or []),
                 CoordinatorReports(self._coordinator, self._contract.needed_metrics),
+                RankEnvironments(self._contract),
             ],
             worker_runtime_env={**own, "env_vars": environment},
         )

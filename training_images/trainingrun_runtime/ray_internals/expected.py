@@ -40,6 +40,11 @@ PARAMETERS: dict[tuple[str, str], str] = {
     (_CALLBACK, "ReportCallback.after_report"): "self, training_report, metrics",
     (_CALLBACK, "ControllerCallback.after_controller_finish"): "self, result",
     (_CALLBACK, "WorkerGroupCallback.before_worker_group_start"): "self, worker_group_context",
+    (_CALLBACK, "WorkerGroupCallback.after_worker_group_start"): "self, worker_group",
+    (
+        f"{_EXECUTION}.worker_group.execution_group",
+        "ExecutionGroup.execute",
+    ): "self, fn, fn_args, fn_kwargs",
     (_FAILURES, "FailurePolicy.make_decision"): "self, training_failed_error",
     (_FAILURES, "FailurePolicy.__init__"): "self, failure_config",
     (_SCALING, "FixedScalingPolicy.__init__"): "self, scaling_config",

@@ -6,7 +6,7 @@ Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preem
 and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
-import inspect
+import copy
 import json
 import os
 import time
@@ -356,6 +356,7 @@ def intercept_fit(
     def start_ours(trainer: Any, **arguments: Any) -> Any:
         arguments["failure_policy"] = failure_policy()
         _leave_out_the_needless(trainer, arguments)
+        arguments["train_run_context"] = _without_objects_of_users(arguments["train_run_context"])
         if trainer.scaling_config.elasticity_enabled:
             arguments["scaling_policy"] = ElasticSize(
                 trainer.scaling_config, control, requests=bool(trainer.datasets)
@@ -404,6 +405,21 @@ def _leave_out_the_needless(trainer: Any, arguments: dict[str, Any]) -> None:
     arguments["callbacks"] = [
         callback for callback in arguments["callbacks"] if not isinstance(callback, needless)
     ]
+
+
+def _without_objects_of_users(context: Any) -> Any:
+    """What each worker gets before its rank has an environment.
+
+    To unpickle an object of the user's modules imports them. The training function, its config and
+    the callbacks of Ray's controller have those objects already.
+    """
+    slim = copy.copy(context)
+    vars(slim).update(
+        run_config=replace(context.run_config, callbacks=None),
+        train_loop_config=None,
+        dataset_config=ray.train.DataConfig(),
+    )
+    return slim
 
 
 def replace_run_config(trainer: Any, run_config: ray.train.RunConfig) -> None:

@@ -2,24 +2,27 @@
 
 Most of a start is the start of Python and its imports. A raylet can start a process in advance
 and assigns it to the next actor with the same runtime environment, which is the next worker. That
-environment sets a setup hook, `import_modules`, so the process has imported PyTorch and all modules
-of the former worker before it is assigned. It takes the memory of an idle process with PyTorch. A
-node has as many of them as workers.
+environment sets a setup hook, `import_modules`, so the process has imported what is in `MODULES`
+before it is assigned. It takes the memory of an idle process with PyTorch. A node has as many of
+them as workers.
+
+Only a rank has its variables, its folder and its devices, and a module may read them at its import.
+So the user's modules, and packages that are not in `MODULES`, are imported by the rank alone.
 """
 
 import contextlib
 import importlib
 import logging
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 
 from trainingrun_protocol.contract import WORKER_RESOURCE
@@ -30,18 +33,34 @@ from ..state_directory import state_directory
 
 log = logging.getLogger(__name__)
 
+MODULES = (
+    # Reads OMP_NUM_THREADS when it is loaded, as PyTorch does: `rank_environment` sets the number
+    # of PyTorch's threads again.
+    "numpy",
+    # Of devices it reads nothing before they are first used.
+    "torch",
+    # Reads settings of the compiler, and the folder for its debug output, which are the pod's.
+    # DistributedDataParallel imports it.
+    "torch._dynamo",
+    # Reads settings of Ray, which are the pod's; what it knows of a rank it is told.
+    "ray.train.torch",
+    # As ray.train; `replaced_functions` imports it on each rank.
+    "ray.tune",
+    # This package reads its environment in functions alone.
+    "trainingrun_runtime.session.session",
+    "trainingrun_runtime.worker.training_function",
+)
+"""What a prestarted process imports, each with the reason why the rank may get it from another
+time: a test looks at what they read. Nothing else is imported ahead of a rank's environment."""
+
 DELAY_S = 3.0
 """After the start of training, so that the first steps have the CPU."""
 KEEP_S = 30 * 24 * 3600
-"""How long the process for the next worker is kept."""
-FIRST_KEEP_S = 120
-"""How long those of the first worker group are kept, which begins within seconds."""
-FIRST_MODULES = ("ray.train.torch", "torch._dynamo")
-"""What a worker imports at least; DistributedDataParallel imports `torch._dynamo`."""
-FILE = "modules"
-"""Names of the modules that this pod's workers have loaded, in the state directory."""
+"""How long a process for a worker is kept."""
+CONTROLLER_KEEP_S = 120
+"""How long that of the controller is kept, which begins within seconds."""
 IMPORTED = "imported"
-"""It is there, too, once a process has imported them."""
+"""In the state directory once a process of this pod has imported `MODULES`."""
 IMPORTED_S = 30.0
 """Longest wait for it: a start before that is slower, not wrong."""
 CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
@@ -64,7 +83,7 @@ def _claim() -> Path:
 
 
 def schedule(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None = None) -> threading.Timer:
-    """Have this node's raylet start a process for the next worker after `DELAY_S`.
+    """Have this node's raylet start the processes of the next workers after `DELAY_S`.
 
     Cancel the timer when training ends.
 
@@ -79,41 +98,50 @@ def schedule(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None = None)
 
 def _start(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None) -> None:
     try:
-        names = [name for name in list(sys.modules) if name not in ("__main__", "__mp_main__")]
         environment = prestart.own_environment()
         if tell is not None:
-            tell(partial(wait_here, names, environment))
-        _start_here(names, environment)
+            tell(partial(wait_here, environment))
+        _start_here(environment)
     except Exception as error:  # a restart without it is slower, not wrong
         log.warning("no worker process was prestarted: %s", error)
 
 
-def _start_here(modules: Iterable[str], environment: str, number: int = 1) -> None:
-    # Renamed into place: a process that another worker of this pod has requested may read it.
-    written = state_directory() / f".{FILE}-{os.getpid()}"
-    written.write_text("\n".join(modules))
-    written.replace(state_directory() / FILE)
-    own = ray.get_runtime_context().get_node_id()
-    prestart.prestart(nodes.address_of(own), environment, KEEP_S, number)
+def _start_here(environment: str) -> None:
+    """Have this node's raylet start what is lacking until a process waits for each worker."""
+    lacking = nodes.total_on_own_node(WORKER_RESOURCE) - _waiting()
+    if lacking > 0:
+        own = ray.get_runtime_context().get_node_id()
+        prestart.prestart(nodes.address_of(own), environment, KEEP_S, lacking)
 
 
-def wait_here(modules: Sequence[str], environment: str) -> tuple[str, str]:
+def _waiting() -> int:
+    """How many processes of this node wait for a worker, as far as that can be seen.
+
+    Where the first workers got others than those that were prestarted for them, these wait.
+    """
+    hook = ENVIRONMENT[prestart.SETUP_HOOK_ENV]
+    count = 0
+    for process in psutil.Process(os.getppid()).children():  # of the raylet
+        with contextlib.suppress(psutil.Error):
+            idle = process.cmdline()[:1] == ["ray::IDLE"]
+            count += idle and process.environ().get(prestart.SETUP_HOOK_ENV) == hook
+    return count
+
+
+def wait_here(environment: str) -> tuple[str, str]:
     """In a task on a node that waits: have its raylet start a process for each worker that it may
-    get, and wait a while until one has imported the modules. Where a worker was before, it has left
-    such processes.
+    get, and wait a while until one has imported `MODULES`.
 
     Args:
-        modules: names of those that a worker has loaded.
-        environment: that worker's runtime environment, as Ray writes it.
+        environment: a worker's runtime environment, as Ray writes it.
 
     Returns:
         The node's Kubernetes node and pod, "" where not known.
     """
-    if not (state_directory() / FILE).exists():
-        _start_here(modules, environment, nodes.total_on_own_node(WORKER_RESOURCE))
-        deadline = time.monotonic() + IMPORTED_S
-        while not (state_directory() / IMPORTED).exists() and time.monotonic() < deadline:
-            time.sleep(0.2)
+    _start_here(environment)
+    deadline = time.monotonic() + IMPORTED_S
+    while not (state_directory() / IMPORTED).exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
     return os.environ.get("NODE_NAME", ""), os.environ.get("POD_NAME", "")
 
 
@@ -133,11 +161,11 @@ def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
         own = nodes.address_of(ray.get_runtime_context().get_node_id())
         with ThreadPoolExecutor(16) as pool:
             for address, number in nodes.addresses_with(WORKER_RESOURCE).items():
-                pool.submit(_prestart_first, address, worker, number)
+                pool.submit(_prestart, address, worker, KEEP_S, number)
             # A raylet starts as many processes at once as its node has CPUs, a head often one.
             ray.get(coordinator.commits.remote())
             _claim().touch()
-            _prestart_first(own, controller)
+            _prestart(own, controller, CONTROLLER_KEEP_S)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
 
@@ -150,33 +178,24 @@ def prestart_joined(numbers: Mapping[str, int]) -> None:
     """
     worker = prestart.extended(prestart.own_environment(), ENVIRONMENT)
     for address, number in numbers.items():
-        _prestart_first(address, worker, number)
+        _prestart(address, worker, KEEP_S, number)
 
 
-def _prestart_first(address: str, environment: str, number: int = 1) -> None:
+def _prestart(address: str, environment: str, keep_s: float, number: int = 1) -> None:
     try:
-        prestart.prestart(address, environment, FIRST_KEEP_S, number)
+        prestart.prestart(address, environment, keep_s, number)
     except Exception as error:  # one node that does not answer is no reason to leave out the others
         log.warning("no process was prestarted at %s: %s", address, error)
 
 
 def import_modules() -> None:
-    """Import the modules of the former worker on this node; the setup hook of worker processes."""
+    """Import what is in `MODULES`; the setup hook of worker processes."""
     with contextlib.suppress(Exception):  # an error here would end each process before its use
         with collector_paused():
-            _import(FIRST_MODULES)
-        file = state_directory() / FILE
-        if file.exists():
-            replaced_functions.refuse_removed()  # before the user's modules take its functions
-            names = file.read_text().splitlines()
-            if "tf_keras" in names:
-                # TensorFlow decides at its import which Keras it has. Ray's TensorflowTrainer sets
-                # this variable, but only once the process is a worker.
-                os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-            _import(names)
-            (file.parent / IMPORTED).touch()
-        else:
-            threading.Thread(target=_end_if_left_over, args=(file,), daemon=True).start()
+            _import(MODULES)
+            # Before the user's modules take its functions.
+            replaced_functions.refuse_removed()
+        (state_directory() / IMPORTED).touch()
 
 
 def import_for_controller() -> None:
@@ -196,16 +215,3 @@ def _import(names: Iterable[str]) -> None:
         # A module that fails to import fails again where it is used.
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
-
-
-def _end_if_left_over(file: Path) -> None:
-    """End an idle process of the first worker group that another one took the place of.
-
-    The next worker is to get a process that has imported the modules in `file`.
-    """
-    while not file.exists():
-        time.sleep(0.5)
-    # A task of Ray Data that a worker has started inherits the worker's environment, and this hook.
-    with contextlib.suppress(OSError):
-        if Path("/proc/self/cmdline").read_bytes().startswith(b"ray::IDLE"):
-            os._exit(0)

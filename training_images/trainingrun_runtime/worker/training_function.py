@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,7 +30,7 @@ from ..ray_internals import replaced_functions
 from ..store.bucket import Bucket
 from ..store.clients import start_client
 from ..tracking import tracking
-from . import leaving_a_rank, user_code
+from . import leaving_a_rank
 from .deepspeed_import import leave_out_extension
 from .worker import Worker, begin
 
@@ -118,13 +117,9 @@ class TrainingFunction:
     def _train(self, config: dict[str, Any]) -> Any:
         stacks.log_on_signal()
         stacks.allow_tracing()
-        # In a local run the attempts share a node's environment.
-        os.environ.update(self._contract.identity())
         self._group = ray.get(self._coordinator.next_group.remote())
         self._announce()
         behind_training(start_client)  # it uploads beside training
-        if self._contract.code is not None or self._contract.requirements:
-            user_code.enter_on_rank()
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = begin(self._coordinator, self._contract, bucket)

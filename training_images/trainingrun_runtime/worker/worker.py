@@ -15,7 +15,7 @@ import ray
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
-from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
+from trainingrun_protocol.contract import RunContract
 
 from ..checkpoints import checkpoint_files
 from ..checkpoints.background import behind_training
@@ -218,8 +218,6 @@ class Worker:
             self.offered = training.offer_checkpoint(*offer)
         else:
             training.offer_checkpoint(None, None)
-        if ray.train.get_context().get_local_world_size() > 1:
-            training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
         training.attach_checksums(_digest, self.storage_retry)
         training.check_uploads()
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
@@ -229,7 +227,8 @@ class Worker:
         self._watcher.start()
         tells = self._others_wait and self.rank == 0
         told = self.coordinator.prepare_standby.remote if tells else None
-        self._timers.append(prestarted_worker.schedule(told))
+        if ray.train.get_context().get_local_rank() == 0:
+            self._timers.append(prestarted_worker.schedule(told))
         if self.rank == 0:
             silence = threading.Timer(SILENT_AFTER_S, self._report_silence)
             silence.daemon = True
