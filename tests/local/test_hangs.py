@@ -101,6 +101,21 @@ def test_a_hang_that_is_only_reported_ends_nothing(ray: LocalRay, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_hang_while_the_user_s_module_is_imported_is_found_and_ended(tmp_path: Path) -> None:
+    logs = tmp_path / "ray"
+    logs.mkdir()
+    with two_workers(logs, IMPORT_HANGS=str(tmp_path / "hung")) as ray:
+        run = Run(ray, tmp_path, "support.import_hangs:train", {"steps": 5})
+        run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=25)})
+        assert run.drive() == 0, run.log()
+        progress = run.progress()
+    hang, restored = progress.records
+    assert (hang.kind, restored.kind) == (RecordKind.HANG, RecordKind.RESTORED)
+    assert "has been in <module> (import_hangs.py:" in hang.message
+    assert progress.step == 5
+
+
+@pytest.mark.slow
 def test_what_ray_s_detector_of_nccl_finds_is_a_hang(tmp_path: Path) -> None:
     """With a stand-in for `ncclras`, which needs GPUs."""
     programs, hangs = Path(__file__).parents[1] / "support", tmp_path / "hangs"

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from support.builders import a_pod, pods, unix
+from support.processes import wait_for
 from support.reconciled import a_polled_run, reconcile, then
 from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
 from trainingrun_protocol.contract import RANK_PODS_FILE, ContractCheckpoints
-from trainingrun_protocol.progress import ProgressResult, RecordKind, RunState
+from trainingrun_protocol.progress import Hang, ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S
+from trainingrun_runtime.coordinator.ranks import RankProcess
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.rank_measures import MemoryUse, RankTimes
 from trainingrun_runtime.store.reported_metrics import SHOWN, Origin, Row
@@ -498,3 +500,41 @@ def test_a_script_that_has_reported_is_not_told_to(coordinator: Coordinator):
     coordinator.reported(5, {"loss": 0.5})
     coordinator.reports_nothing(group, "use a Session")
     assert coordinator.document().warnings == []
+
+
+def a_process(number: int) -> RankProcess:
+    return RankProcess(b"", number, 1.0)
+
+
+def test_ranks_that_import_the_user_s_code_can_hang_and_be_ended(coordinator: Coordinator) -> None:
+    assert coordinator.silence() is None
+    group = coordinator.next_group()
+    for rank in range(2):
+        coordinator.joined(rank, f"ray-{rank}", "", f"pod-{rank}", a_process(rank))
+    silence = coordinator.silence()
+    assert silence is not None
+    assert silence.group == group
+    assert [one.process.pid for one in coordinator.members().values()] == [0, 1]
+    hang = Hang(time=1.0, seconds=20.0, message="no step for 20 s", under_way=True)
+    coordinator.hung(group, hang, True)
+    assert coordinator.hang_of_group() == hang
+    coordinator.disrupted(RecordKind.HANG, hang.message, (0,))
+    assert coordinator.silence() is None, "until the next ranks begin"
+    assert coordinator.members() == {}
+    assert coordinator.next_group() == group, "it has never begun"
+    assert coordinator.hang_of_group() is None
+    assert coordinator.document().records[-1].pod == "pod-0"
+
+
+def test_a_wait_for_the_commits_of_the_former_group_is_no_hang(coordinator: Coordinator) -> None:
+    """Rank 0 asks again and again, and computes nothing meanwhile."""
+    coordinator.uploaded(an_upload(10, 1))
+    coordinator.next_group()
+
+    def silent_s() -> float:
+        found = coordinator.silence()
+        return found.seconds if found is not None else 0.0
+
+    wait_for(lambda: silent_s() > 0.2)
+    assert coordinator.uploads_waiting()
+    assert silent_s() < 0.2

@@ -13,6 +13,7 @@ import pytest
 from support.processes import wait_for
 from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, ContractHang
 from trainingrun_protocol.progress import Hang
+from trainingrun_runtime import stacks
 from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.coordinator.ranks import Member, RankProcess
@@ -63,23 +64,35 @@ def test_a_step_that_does_not_end_is_a_hang_though_a_rank_computes() -> None:
 
 
 def test_between_steps_a_hang_is_what_uses_neither_cpu_nor_network() -> None:
-    clock = training_clock()
+    clock = training_clock(30)
     clock.stepped(101.0, report(5, in_step=False))
     clock.quiet(190.0, 1, Quiet(work_s=0.0, traffic_s=90.0))  # an evaluation of 90 s
-    assert silence_at(clock, 200) == Silence(1, 10.0, 20)
+    assert silence_at(clock, 200) == Silence(1, 10.0, 30)
     clock.quiet(200.0, 1, Quiet(work_s=11.0, traffic_s=100.0))
-    found = silence_at(clock, 210)
+    found = silence_at(clock, 220)
     assert found is not None
-    assert found.seconds == 20.0
+    assert found.seconds == 30.0
     assert found.is_hang
 
 
+def test_an_evaluation_is_no_hang_between_two_reports_of_what_the_ranks_use() -> None:
+    """However short the number is that the user has given."""
+    clock = training_clock(10)
+    for second in range(101, 400):
+        clock.stepped(second, report(5, in_step=False))
+        if second % 10 == 0:  # as the ranks report it
+            clock.quiet(second, 1, Quiet(work_s=1.0, traffic_s=second))
+        found = clock.silence(second)
+        assert found is not None
+        assert not found.is_hang
+
+
 def test_a_first_compilation_is_no_hang_and_neither_is_a_download_in_a_step() -> None:
-    compiling = HangClock(ContractHang(after_seconds=20), 0.0)
+    compiling = HangClock(ContractHang(after_seconds=30), 0.0)
     compiling.group_started(100.0, 1, 0)
     compiling.stepped(100.0, report(2))
     compiling.quiet(200.0, 1, Quiet(work_s=0.0, traffic_s=100.0))
-    assert silence_at(compiling, 200) == Silence(1, 0.0, 20)
+    assert silence_at(compiling, 200) == Silence(1, 0.0, 30)
     downloading = training_clock()
     downloading.quiet(200.0, 1, Quiet(work_s=0.0, traffic_s=1.0))
     assert silence_at(downloading, 200) == Silence(1, 1.0, 20)
@@ -159,7 +172,7 @@ def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_n
     clock.group_started(101.0, 2, 5)
     clock.stepped(110.0, report(9))
     clock.quiet(110.0, 1, Quiet(0.0, 0.0))
-    assert silence_at(clock, 115) == Silence(2, 14.0, 20)
+    assert silence_at(clock, 115) == Silence(2, 14.0, 25)
     clock.group_ended()
     assert silence_at(clock, 1000) is None
 
@@ -271,6 +284,31 @@ def test_traffic_is_that_of_all_devices_but_the_loopback(tmp_path: Path) -> None
     assert traffic_bytes(tmp_path / "none") == 0
 
 
+def test_the_time_counts_from_where_a_rank_imports_the_user_s_code() -> None:
+    now = [0.0]
+    hangs = Hangs(ContractHang(after_seconds=30), lambda: now[0])
+    assert hangs.silence() is None, "Ray starts the ranks, or waits for a node"
+    hangs.joins(1)
+    now[0] = 10.0
+    hangs.joins(1)  # another rank of the same group
+    hangs.quiet(1, Quiet(work_s=6.0, traffic_s=60.0))  # it has imported something
+    now[0] = 34.0
+    assert hangs.silence() == Silence(1, 30.0, 30)
+    hangs.begin(1, 0)
+    assert hangs.silence() == Silence(1, 0.0, 30)
+
+
+def test_a_group_that_has_its_predecessor_s_number_did_not_hang_with_it() -> None:
+    """That one has ended before its first step could begin."""
+    hangs = Hangs(ContractHang(after_seconds=20))
+    hangs.joins(1)
+    hangs.hung(1, Hang(time=1.0, seconds=20.0, message="…", under_way=True), ended=True)
+    assert hangs.hang_of(1) is not None
+    hangs.group_ended()
+    hangs.joins(1)
+    assert hangs.hang_of(1) is None
+
+
 # Which rank is the cause.
 
 RUNTIME = "/venv/lib/python3.11/site-packages/trainingrun_runtime/worker/training_function.py"
@@ -311,6 +349,39 @@ def test_the_rank_that_hangs_is_the_one_that_does_not_wait(
     found: dict[int, RankStack | None], hung: list[int]
 ) -> None:
     assert verdict.hung_ranks(found) == hung
+
+
+OWN = str(Path(stacks.__file__).parent)
+STARTS = stack(
+    ("get_objects", "/venv/lib/python3.11/site-packages/ray/_private/worker.py", 1007),
+    ("broadcast", "/venv/lib/python3.11/site-packages/ray/train/collective/collectives.py", 9),
+    ("agree", f"{OWN}/worker/restore.py", 9),
+    ("start", f"{OWN}/worker/worker.py", 9),
+    ("TrainingFunction._train", f"{OWN}/worker/training_function.py", 128),
+)
+IMPORTS = stack(
+    ("<module>", "/code/train.py", 5),
+    ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241),
+    ("load_training_function", f"{OWN}/worker/training_function.py", 60),
+)
+PACKAGED = stack(
+    ("wait", "/venv/lib/site-packages/torch/distributed/c10d.py", 1),
+    ("agree", f"{OWN}/session/session.py", 1),
+    ("train", "/venv/lib/site-packages/company/train.py", 7),
+    ("_call", f"{OWN}/worker/training_function.py", 170),
+)
+
+
+def test_a_rank_that_waits_to_restore_waits_for_the_one_that_hangs_in_its_import() -> None:
+    """Ray's code, which the runtime calls there, is no training that is a package."""
+    assert verdict.hung_ranks({0: STARTS, 1: IMPORTS}) == [1]
+    assert verdict.where(STARTS) == "in get_objects"
+    assert verdict.where(IMPORTS) == "in <module> (train.py:5)"
+
+
+def test_of_a_training_that_is_a_package_its_own_line_is_said() -> None:
+    assert verdict.where(PACKAGED) == "in agree (train.py:7)"
+    assert verdict.hung_ranks({0: PACKAGED, 1: READ}) == [1]
 
 
 def members(number: int) -> dict[int, Member]:

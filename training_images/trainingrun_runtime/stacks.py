@@ -13,6 +13,8 @@ from types import FrameType, TracebackType
 _RUNTIME = Path(__file__).parent
 _OURS = tuple(str(path) for path in _RUNTIME.iterdir() if path.name != "examples")
 _OTHERS = (sysconfig.get_path("stdlib"), *_OURS, "<")  # <: of no file
+_CALLER = "/trainingrun_runtime/worker/training_function.py"
+"""Imports and calls the training function."""
 _PACKAGES = ("/site-packages/", "/dist-packages/", "/.trainingrun-packages/")
 """Where code is that the user has not written, beside `_OTHERS`."""
 _PR_SET_PTRACER = 0x59616D61
@@ -79,11 +81,22 @@ def own_place(files: Sequence[str]) -> int | None:
     own = next((i for i, file in enumerate(files) if is_of_the_user(file)), None)
     if own is not None:
         return own
-    # A training that is a package of the image: the runtime has called it.
-    ours = next((i for i, file in enumerate(files) if file.startswith(_OURS)), 0)
-    called = [i for i, file in enumerate(files[:ours]) if _is_of_a_package(file)]
-    package = _package(files[called[-1]]) if called else None
-    return next((i for i in called if _package(files[i]) == package), None)
+    # A training that is a package of the image: the runtime has called or imported it.
+    within = enumerate(files[: depth(files)])
+    called = [i for i, file in within if _is_of_a_package(file) or file.startswith(_OURS)]
+    if not called or files[called[-1]].startswith(_OURS):
+        return None  # the runtime restores, or works for the training
+    package = _package(files[called[-1]])
+    return next(i for i in called if _is_of_a_package(files[i]) and _package(files[i]) == package)
+
+
+def depth(files: Sequence[str]) -> int:
+    """How many calls there are within the one that runs the training; all: none is known.
+
+    Args:
+        files: of the calls, innermost first.
+    """
+    return next((i for i, file in enumerate(files) if file.endswith(_CALLER)), len(files))
 
 
 def _package(file: str) -> str:

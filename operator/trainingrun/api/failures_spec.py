@@ -52,7 +52,8 @@ class Hang(Model):
     after_seconds: NumberOrAuto = "auto"
     """Seconds without a step, 10 to 86400. auto: ten times the longest of the last hundred steps,
     at least 300, and at least 1800 while a rank computes. Outside of the steps of a session, and
-    without one, the ranks have to use no CPU, GPU or network for that long."""
+    without one, the ranks have to use no CPU, GPU or network for that long, and for 25 s at
+    least."""
     action: Literal["Restart", "Report"] = "Restart"
     """Restart: the process that the others wait for is ended, and the workers begin again from the
     last step. Report: the stacks are kept and the condition Waiting says so; nothing is ended."""

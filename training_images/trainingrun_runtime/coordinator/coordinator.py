@@ -150,13 +150,11 @@ class Coordinator:
     measured = _of(lambda self: self._checkpoints, Checkpoints.measured)
     validating = _of(lambda self: self._checkpoints, Checkpoints.validating)
     next_upload = _of(lambda self: self._checkpoints, Checkpoints.next_upload)
-    uploads_waiting = _of(lambda self: self._checkpoints, Checkpoints.uploads_waiting)
     abandoned = _of(lambda self: self._checkpoints, Checkpoints.abandoned)
     attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
     commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
     processed = _of(lambda self: self._checkpoints, Checkpoints.processed)
 
-    next_group = _of(lambda self: self._progress, RunProgress.next_group)
     newest_group = _of(lambda self: self._progress, RunProgress.newest_group)
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
     session_began = _of(lambda self: self._progress, RunProgress.session_began)
@@ -181,6 +179,19 @@ class Coordinator:
     paused = _of(lambda self: self._rating, TrialRating.paused)
 
     # What concerns several parts.
+
+    def next_group(self) -> int:
+        """A worker, before it imports the user's code: number of its group."""
+        group = self._progress.next_group()
+        self._hangs.joins(group)
+        return group
+
+    def uploads_waiting(self) -> int:
+        """Rank 0, before it restores: uploads of the former group that are not committed yet."""
+        waiting = self._checkpoints.uploads_waiting()
+        if waiting:
+            self._hangs.sign()  # the driver works, and no rank does
+        return waiting
 
     def joined(self, rank: int, *told: Any) -> None:
         """A worker started; see `Ranks.joined`."""
@@ -287,11 +298,11 @@ class Coordinator:
 
     def hang_of_group(self) -> Hang | None:
         """Ray's controller: the hang for which the worker group was ended; None: it was not."""
-        return self._hangs.hang_of(self._ranks.group)
+        return self._hangs.hang_of(self._progress.newest_group())
 
     def interrupted(self) -> None:
         """Ray's controller: a worker group ended because of the store; no worker was lost."""
-        self._hangs.group_ended()
+        self._group_ended()
         self._progress.interrupted()
 
     def disrupted(
@@ -302,11 +313,15 @@ class Coordinator:
         facts: FailureFacts | None = None,
     ) -> None:
         """Ray's controller: a worker group ended before training was done."""
-        self._hangs.group_ended()
+        self._group_ended()
         self._store.forget_ranks()
         if kind is RecordKind.WORKER_LOST:
             self._ranks.ended(ranks)
         self._progress.disrupted(kind, message, self._ranks.of_first(ranks), facts)
+
+    def _group_ended(self) -> None:
+        self._hangs.group_ended()
+        self._ranks.forget_processes()
 
     def survivors(self) -> Survivors:
         """Ray's controller: the ranks that can be asked for the last step."""

@@ -16,6 +16,9 @@ SHORTEST_AUTO_S = 300.0
 BUSY_AUTO_S = 1800.0
 """`auto`, where a rank computes within a step: it may evaluate. After so long a collective that
 waits for it fails, unless `training.torch.timeoutSeconds` says otherwise."""
+SHORTEST_IDLE_S = 25.0
+"""Where use of CPU, GPU and network counts, of which the ranks tell every 10 s: of two reports one
+may be late."""
 LONGEST_STEPS = 10
 """`auto`: so many times the longest of the last steps."""
 FIRST_STEPS = 3
@@ -62,6 +65,11 @@ class HangClock:
         self._longest_s = 0.0
         self._stepped = self._moved = self._worked = now
         self._ran: float | None = None
+
+    @property
+    def group(self) -> int | None:
+        """Number of the group whose time counts; None: none trains."""
+        return self._group if self._trains else None
 
     def group_started(self, now: float, group: int, step: int) -> None:
         """A worker group begins, at this step."""
@@ -110,17 +118,17 @@ class HangClock:
         if not self._trains:
             return None
         since = max(self._stepped, self._moved)
-        idle = self._silence(now - max(since, self._worked), SHORTEST_AUTO_S)
+        idle = self._silence(now - max(since, self._worked), SHORTEST_AUTO_S, SHORTEST_IDLE_S)
         if not (self._in_step and self._steps >= FIRST_STEPS):
             return idle
         busy = self._silence(now - since, BUSY_AUTO_S)
         return min(idle, busy, key=lambda found: found.limit_s - found.seconds)
 
-    def _silence(self, seconds: float, shortest_auto_s: float) -> Silence:
+    def _silence(self, seconds: float, shortest_auto_s: float, shortest_s: float = 0.0) -> Silence:
         limit_s = self._after_s
         if limit_s is None:
             limit_s = max(shortest_auto_s, LONGEST_STEPS * self._longest_s)
-        return Silence(self._group, max(seconds, 0.0), limit_s)
+        return Silence(self._group, max(seconds, 0.0), max(limit_s, shortest_s))
 
 
 class Hangs:
@@ -143,11 +151,25 @@ class Hangs:
         with self._lock:
             self._hangs.runs(self._clock())
 
+    def joins(self, group: int) -> None:
+        """A rank has begun, before it imports the user's code and restores a checkpoint.
+
+        The first one of a group counts. A group that has never begun to train leaves its number to
+        the next one.
+        """
+        with self._lock:
+            if self._hangs.group != group:
+                self._begin(group, 0)
+
     def begin(self, group: int, step: int) -> None:
         """A worker group begins."""
         with self._lock:
-            self._hangs.group_started(self._clock(), group, step)
-            self._over()
+            self._begin(group, step)
+
+    def _begin(self, group: int, step: int) -> None:
+        self._hangs.group_started(self._clock(), group, step)
+        self._ended_group = None
+        self._over()
 
     def group_ended(self) -> None:
         """The worker group trains no more."""

@@ -224,13 +224,17 @@ class Ranks:
             return {rank: self._places[rank].pod for rank in ranks if self._places[rank].pod}
 
     def members(self) -> dict[int, Member]:
-        """The driver: the ranks of the worker group, as far as they have joined."""
+        """The driver: the ranks of the worker group that runs, as far as they have joined."""
         with self._lock:
             return {
                 rank: Member(process, self._places[rank])
                 for rank, process in sorted(self._processes.items())
-                if rank < self._group.world_size
             }
+
+    def forget_processes(self) -> None:
+        """The worker group has ended; the next one joins before it begins."""
+        with self._lock:
+            self._processes.clear()
 
     def rank_times(self, rank: int, group: int, times: RankTimes) -> None:
         """A worker: what its steps take, and for what it waits."""

@@ -106,6 +106,8 @@ class HangWatch:
         if silence.seconds < silence.limit_s / 2:
             return
         members = self._members()
+        if not members:  # none has said where it is, so there is nothing to end
+            return
         self._attend(members)
         if not silence.is_hang:
             self._handled = None

@@ -43,8 +43,10 @@ def hung_ranks(found: Mapping[int, RankStack | None]) -> list[int]:
 
 def waits(stack: RankStack) -> bool:
     """Whether the user's code has called something that waits for other ranks."""
-    own = stacks.own_place([one.file for one in stack.frames])
-    called = stack.frames if own is None else stack.frames[:own]
+    files = [one.file for one in stack.frames]
+    own = stacks.own_place(files)
+    # Ray Train itself has called the training.
+    called = stack.frames[: stacks.depth(files) if own is None else own]
     return any(part in one.file for one in called for part in _WAITS)
 
 

@@ -123,6 +123,7 @@ class TrainingFunction:
         storage = self._contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = begin(self._coordinator, self._contract, bucket)
+        worker.join(self._group)
         replaced_functions.refuse_removed()
         leave_out_extension()
         function = self._function or load_training_function(self._contract.function or "")

@@ -132,9 +132,8 @@ class Worker:
         """Handles preemption notices, once the training function has made one."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._timers: list[threading.Timer] = []
-        # Made by `start`:
-        self._standstill: StandstillWatcher
-        self._use: UseReporter
+        self._use: UseReporter  # made by `join`
+        self._standstill: StandstillWatcher  # made by `start`
 
     @property
     def notice(self) -> PreemptionNotice | None:
@@ -177,8 +176,12 @@ class Worker:
         # Not waited for: the training goes on while the head is slow.
         self.coordinator.allow_pause.remote(float(seconds))
 
-    def start(self) -> None:
-        """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
+    def join(self, group: int) -> None:
+        """Say where this rank is, and from now on what it uses, before the user's code is imported.
+
+        Args:
+            group: number of the worker group.
+        """
         context = ray.get_runtime_context()
         joined = self.coordinator.joined.remote(
             self.rank,
@@ -190,6 +193,10 @@ class Worker:
         )
         if self._others_wait:
             ray.get(joined)  # before the group begins: a node of no rank is then known to wait
+        self._use = UseReporter(self.coordinator, self.rank, group)
+
+    def start(self) -> None:
+        """Agree with the other ranks on the newest intact checkpoint and pass it to Ray."""
         if self.rank == 0:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
@@ -221,7 +228,6 @@ class Worker:
         training.attach_checksums(_digest, self.storage_retry)
         training.check_uploads()
         self._standstill = StandstillWatcher(self.coordinator, self.rank, self.group)
-        self._use = UseReporter(self.coordinator, self.rank, self.group)
         training.change_reports(self._reported)
         training.keep_checkpoints_apart(self.group, lambda: self.waiting(At.REPORT))
         self._watcher.start()
