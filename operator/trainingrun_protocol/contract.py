@@ -180,6 +180,11 @@ class ContractSweep(Wire):
     combination is tried."""
     concurrency: int = 1
     """Trials at once."""
+    max_hangs: int = -1
+    """Hangs of one trial that are ended by a restart; after the next one it has failed. -1: as many
+    as there are."""
+    max_losses: int = -1
+    """The same, of losses of infrastructure."""
     space: list[ContractParameter]
     """The keys of the config that differ from trial to trial."""
 
@@ -195,6 +200,10 @@ class ContractTrial(Wire):
     """How often it has begun, where it waits for others."""
     until_step: int | None = None
     """Step after which it waits for the others; none: it is trained to its end."""
+    max_hangs: int = -1
+    """Of the sweep."""
+    max_losses: int = -1
+    """Of the sweep."""
 
 
 class RunContract(Wire):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_progress, a_run
+from support.builders import a_progress, a_run, unix
 from support.goldens import rendered
 from support.reconciled import a_polled_run, condition, in_the_way, reconcile
 from trainingrun.reconciling import Observed
@@ -62,6 +62,44 @@ def test_the_contract_has_the_world_size_of_a_trial_and_the_settings_of_the_swee
     assert (found.sweep.concurrency, found.sweep.asha) == (3, True)
     assert (found.sweep.grace_steps, found.sweep.reduction_factor) == (100, 2)
     assert found.sweep.space[0].values == [0.1, 0.2, 0.3, 0.4]
+    assert (found.sweep.max_hangs, found.sweep.max_losses) == (3, -1)
+
+
+def records(number: int, kind: str) -> list[dict[str, Any]]:
+    return [
+        {"number": n, "kind": kind, "time": unix(60), "message": "trial 1: no step"}
+        for n in range(1, number + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind", "most", "reason"),
+    [
+        ({"maxHangs": 1}, "Hang", 8, "HangsExhausted"),
+        ({"maxHangs": 0}, "Hang", 4, "HangsExhausted"),
+    ],
+)
+def test_what_one_trial_may_use_of_a_budget_leaves_that_of_the_others(
+    failures: dict[str, Any], kind: str, most: int, reason: str
+):
+    """The driver ends a trial that has used its own; of four trials each may."""
+    swept = a_polled_run(sweep=SWEEP, failures=failures)
+    within = replace(swept, progress=a_progress(records=records(most, kind)))
+    assert reconcile(within).status.attempts[-1].outcome == "Running"
+    beyond = replace(swept, progress=a_progress(records=records(most + 1, kind)))
+    failed = condition(reconcile(beyond), "Failed")
+    assert (failed.status, failed.reason) == ("True", reason)
+    assert "for each of 4 trials" in failed.message
+
+
+def test_no_trial_is_shown_as_running_once_the_attempt_has_ended():
+    table = a_table(TrialState.RUNNING, TrialState.SUCCEEDED)
+    swept = a_polled_run(sweep=SWEEP, failures={"maxHangs": 0})
+    plan = reconcile(replace(swept, progress=a_progress(sweep=table, records=records(9, "Hang"))))
+    assert plan.status.attempts[-1].outcome == "Lost"
+    assert plan.status.sweep is not None
+    assert (plan.status.sweep.running, plan.status.sweep.pending) == (0, 1)
+    assert plan.status.sweep.trials[0].state is TrialState.PENDING
 
 
 def test_the_status_counts_and_lists_the_trials(training: Observed):

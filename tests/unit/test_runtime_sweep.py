@@ -322,3 +322,70 @@ def test_the_final_value_is_that_of_the_result():
 @pytest.mark.parametrize("value", [True, "nan", None, math.nan, math.inf])
 def test_a_value_that_is_no_number_is_none(value: Any):
     assert number_of(value) is None
+
+
+LOST = Failure(kind="Infrastructure", message="10 worker groups in a row ended")
+
+
+def test_a_trial_that_is_lost_again_and_again_while_others_do_steps_has_failed_alone():
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    table.follow(2, a_document(50, step_time=90.0))
+    table.follow(1, a_document(3, step_time=5.0, state=RunState.FAILED, failure=LOST))
+    assert table.trials[1].state is TrialState.FAILED
+    assert table.trials[1].message == LOST.message
+    assert failures == []
+
+
+def test_where_no_other_trial_does_steps_the_attempt_ends_and_that_trial_comes_last():
+    found = trials(None, None, state=TrialState.PENDING)
+    table, failures = a_table(a_sweep(), found)
+    table.follow(2, a_document(50, step_time=4.0))  # it has ended before
+    table.follow(1, a_document(3, step_time=5.0, state=RunState.FAILED, failure=LOST))
+    assert [failure.message for failure in failures] == [f"trial 1: {LOST.message}"]
+    table.follow(1, a_document(3, step_time=5.0, state=RunState.FAILED, failure=LOST))
+    assert table.trials[1].lost == 1, "it is read again and again"
+    assert table.postpone() == [1, 2]
+    following, failures = a_table(a_sweep(), table.trials)
+    begun = [following.begin_next(), following.begin_next()]
+    assert [trial.number for trial in begun if trial] == [2, 1]
+    result = ProgressResult(metrics={"loss": 1.0})
+    following.follow(2, a_document(60, state=RunState.SUCCEEDED, result=result))
+    following.follow(1, a_document(3, step_time=9.0, state=RunState.FAILED, failure=LOST))
+    assert following.trials[1].state is TrialState.FAILED, "nothing else is left to find out"
+    assert failures == []
+
+
+def test_an_error_of_the_store_is_never_a_trial_s_own():
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    table.follow(2, a_document(50, step_time=90.0))
+    full = Failure(kind="Storage", message="the disk is full")
+    table.follow(1, a_document(3, state=RunState.FAILED, failure=full))
+    assert len(failures) == 1
+
+
+def test_a_trial_that_has_saved_and_ended_on_request_waits_and_does_not_run():
+    table, _ = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    for number in (1, 2):
+        table.follow(number, a_document(9))
+    table.follow(1, a_document(9, state=RunState.SUSPENDED))
+    assert [trial.state for trial in table.trials.values()] == [
+        TrialState.PENDING,
+        TrialState.RUNNING,
+    ]
+
+
+def test_the_steps_of_a_sweep_do_not_run_backwards_while_a_trial_resumes():
+    found = trials(None, None, state=TrialState.PENDING)
+    found = {n: trial.model_copy(update={"step": 40}) for n, trial in found.items()}
+    table, _ = a_table(a_sweep(concurrency=2), found)
+    seen = []
+    for document in (
+        a_document(0, step_time=None, state=RunState.STARTING),
+        a_document(40, step_time=None, state=RunState.STARTING, resumed_from_step=40),
+        a_document(41, resumed_from_step=40),
+    ):
+        table.follow(1, document)
+        seen.append(table.progress(HEAD).step)
+    assert seen == [80, 80, 81]
+    table.follow(2, a_document(0, resumed_from_step=0))
+    assert table.progress(HEAD).step == 41, "what was lost is not shown"

@@ -128,6 +128,11 @@ class Sweep(Model):
     )
     """The keys of `training.config` that differ from trial to trial."""
 
+    @property
+    def trials(self) -> int:
+        """Number of trials."""
+        return self.samples or prod(len(p.values or ()) for p in self.space)
+
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.samples) == (self.search != 'grid')",
@@ -170,10 +175,7 @@ class Sweep(Model):
             None,
             f"must have at most {MOST_TRIALS} combinations of values with search grid; take some "
             "values away, or use search random",
-            lambda sweep: (
-                sweep.search != "grid"
-                or prod(len(p.values or ()) for p in sweep.space) <= MOST_TRIALS
-            ),
+            lambda sweep: sweep.search != "grid" or sweep.trials <= MOST_TRIALS,
             "space",
         ),
         Rule(

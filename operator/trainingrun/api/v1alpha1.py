@@ -232,6 +232,11 @@ class RunSpec(Model):
         return self.workers.count * (self.sweep.concurrency if self.sweep else 1)
 
     @property
+    def trials(self) -> int | None:
+        """Number of trials of the sweep; None: there is no sweep."""
+        return self.sweep.trials if self.sweep is not None else None
+
+    @property
     def worker_pods(self) -> int:
         """Number of worker pods that train."""
         return self.total_workers // self.workers.per_pod

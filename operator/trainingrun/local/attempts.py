@@ -205,7 +205,7 @@ class GiveUp:
 
 
 def after_loss(
-    rules: Failures, tally: Tally, record: Record, at: Standing
+    rules: Failures, tally: Tally, record: Record, at: Standing, *, of_trial: bool = False
 ) -> tuple[Tally, GiveUp | None]:
     """What follows a loss after which the attempt goes on: the new tally, and why it does not.
 
@@ -214,8 +214,10 @@ def after_loss(
         tally: What was used up before.
         record: Of the loss.
         at: Where the run is.
+        of_trial: Whether a trial of a sweep was lost, whose budgets its driver counts.
     """
-    return _charged(rules, tally, record.kind.value, record.facts, at, ("hang",))
+    bounded = () if of_trial else ("hang",)
+    return _charged(rules, tally, record.kind.value, record.facts, at, bounded)
 
 
 def _charged(

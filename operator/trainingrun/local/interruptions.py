@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
+from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState, TrialState
 
 from .terminal_text import counted
 
@@ -50,6 +50,25 @@ class Interruption:
                 "since is done again"
             )
         return "it begins again, since no checkpoint was reported"
+
+
+def unsaved(progress: Progress | None) -> str:
+    """What is lost of a run whose driver was ended before it had ended itself, for the end of a
+    sentence; empty: its last step is in a checkpoint.
+
+    Args:
+        progress: its last document; None: it has written none.
+    """
+    nothing = ", without a last checkpoint"
+    if progress is None:
+        return nothing
+    if progress.sweep is not None:
+        left = [row.number for row in progress.sweep.trials if row.state is TrialState.RUNNING]
+        trials = "trial" if len(left) == 1 else "trials"
+        return f", {trials} {', '.join(map(str, left))} without a last checkpoint" if left else ""
+    saved = progress.checkpoint is not None and progress.checkpoint.step >= progress.step
+    # What a function without a session has done since its last report is not known.
+    return "" if saved and progress.has_session is not False else nothing
 
 
 class _Records:

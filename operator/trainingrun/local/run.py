@@ -36,8 +36,8 @@ from .attempts import (
     outcome,
 )
 from .display import Display, beyond_memory, summary
-from .folder import Folder
-from .interruptions import Interruptions, TrialLosses
+from .folder import Folder, no_trial_runs, remember_ranks, remember_sweep
+from .interruptions import Interruptions, TrialLosses, unsaved
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
 from .starting import Wait, wait_of
@@ -217,11 +217,7 @@ class _Loop:
             except KeyboardInterrupt:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
-                how = "" if saved else ", without a last checkpoint"
-                last = driver.progress()
-                if last is not None:
-                    self.folder.record.show(last)
-                self.folder.record.stopped = f"attempt {number} was stopped{how}"
+                how = "" if saved else unsaved(driver.progress())
                 self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
             except OSError as error:
@@ -234,6 +230,7 @@ class _Loop:
                 ) from error
             finally:
                 driver.kill()
+                no_trial_runs(self.folder.root)
             if not isinstance(ended, FailedAttempt):
                 return ended
             self.trained_before = self.standing.productive
@@ -297,7 +294,10 @@ class _Loop:
         self.judged += len(new)
         for record in new:
             failures = self.folder.run.spec.failures
-            self.tally, ended = after_loss(failures, self.tally, record, self.standing)
+            of_trial = self.folder.run.spec.sweep is not None
+            self.tally, ended = after_loss(
+                failures, self.tally, record, self.standing, of_trial=of_trial
+            )
             if ended is not None:
                 return f"{record.message} ({ended.message})"
         return None

@@ -154,6 +154,7 @@ def _end_attempt(context: ReconcileContext, builder: PlanBuilder, end: AttemptEn
     builder.actions.clear()
     builder.add(ending.record(context, builder.draft, end))
     builder.add(workers.none_left(builder.draft))
+    builder.add(progress_status.no_trial_runs(builder.draft))
     if end.outcome == "Succeeded":
         number = builder.draft.status.attempts[-1].number
         builder.add(lifetime.succeed(context, builder.draft, number))

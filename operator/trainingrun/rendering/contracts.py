@@ -181,6 +181,8 @@ def _sweep(run: TrainingRun) -> ContractSweep | None:
         perturbation_interval=sweep.perturbation_interval,
         library=sweep.search if sweep.search == "Optuna" else None,
         concurrency=sweep.concurrency,
+        max_hangs=run.spec.failures.max_hangs,
+        max_losses=run.spec.failures.max_preemptions,
         space=[ContractParameter.model_validate(p.to_dict()) for p in sweep.space],
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
+from trainingrun_protocol.contract import ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
@@ -26,6 +27,7 @@ from ..store.storage_retry import limit_s
 from ..survivors import survivors
 from . import failure_rules, last_lines
 from .failure_rules import Verdict
+from .trial_budget import TrialBudget
 
 MAX_GROUPS_WITHOUT_CHECKPOINT = 10
 """Groups in a row that may end without a newer checkpoint before the attempt fails. Ray would
@@ -50,11 +52,16 @@ class AttemptPolicy(FailurePolicy):
     """Called by Ray's controller after each failure: reports it to the coordinator and decides."""
 
     def __init__(
-        self, coordinator: Any, bucket: Bucket, attempt: int, rules: Sequence[ContractRule] = ()
+        self,
+        coordinator: Any,
+        bucket: Bucket,
+        attempt: int,
+        rules: Sequence[ContractRule] = (),
+        trial: ContractTrial | None = None,
     ) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
-        self._rules = rules
+        self._rules, self._budget = rules, TrialBudget(trial)
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
         self._saved: ClassifiedFailure | None = None  # whose last step was asked for
@@ -83,6 +90,10 @@ class AttemptPolicy(FailurePolicy):
             return FailureDecision.RAISE
         if failure.cause in _LOSSES:
             self._disrupted(failure, verdict.facts)
+            used_up = self._budget.used_up(failure, verdict.rule)
+            if used_up is not None:  # of a trial, which alone has failed
+                self._fail(failure, "Application", used_up, training_failed_error)
+                return FailureDecision.RAISE
         elif failure.repeats_at:
             self._of_controller.add(failure.repeats_at)
             kind = RecordKind.INFRASTRUCTURE_ERROR

@@ -84,7 +84,11 @@ class Trainers:
         return training.intercept_fit(
             self._prepare,
             lambda: AttemptPolicy(
-                self._coordinator, self._bucket, self._contract.attempt, self._contract.rules or ()
+                self._coordinator,
+                self._bucket,
+                self._contract.attempt,
+                self._contract.rules or (),
+                self._contract.trial,
             ),
             prestarted_worker.controller_environment(),
             Growth(self._coordinator),

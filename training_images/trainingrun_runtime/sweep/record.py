@@ -60,6 +60,8 @@ class Trial(Wire):
     leg: int = 1
     """Of a trial that waits for others again and again: how often it has begun. Each leg has a
     folder of its own, so that others can begin from its last checkpoint."""
+    lost: int = 0
+    """Attempts of the run that it has ended, by a failure that is no error of its code."""
     origin: Origin | None = None
     """What this leg begins from; None: from step 0."""
 

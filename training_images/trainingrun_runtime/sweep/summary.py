@@ -210,8 +210,10 @@ def _total(trials: Mapping[int, Trial], documents: Mapping[int, Progress]) -> in
 def update(trial: Trial, document: Progress) -> Trial:
     """The trial as its document shows it; a decision to stop it stands unless it is done."""
     metrics = document.result.metrics if document.result else document.metrics
+    # What it restores is not known yet: it has the steps that its newest checkpoint holds.
+    starts = document.resumed_from_step is None and not document.step
     changes: dict[str, object] = {
-        "step": max(document.step, 0),
+        "step": trial.step if starts else max(document.step, 0),
         "metrics": metrics or trial.metrics,
     }
     if document.checkpoint is not None:

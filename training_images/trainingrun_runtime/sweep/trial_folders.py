@@ -99,6 +99,8 @@ class TrialFolders:
                     leg=trial.leg,
                     metric=self._sweep.metric,
                     until_step=until,
+                    max_hangs=self._sweep.max_hangs,
+                    max_losses=self._sweep.max_losses,
                 ),
                 "config": {**contract.config, **trial.config},
                 "storage": storage.model_copy(update={"uri": uri}),

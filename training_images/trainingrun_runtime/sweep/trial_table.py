@@ -93,7 +93,8 @@ class TrialTable:
                 self._trials.update(legs)
                 self._changed, ready = True, list(legs)
                 log.info("leg %d begins", max(trial.leg for trial in legs.values()))
-        return min(ready, default=None)
+        # One that has ended an attempt comes last: the others do not wait for it again.
+        return min(ready, key=lambda number: (trials[number].lost, number), default=None)
 
     def under_way(self) -> list[int]:
         """Trials whose process has begun and not ended."""
@@ -152,13 +153,16 @@ class TrialTable:
             trial = summary.update(former, found)
             if former.state is TrialState.PENDING and not found.state.final:
                 trial = trial.model_copy(update={"state": TrialState.RUNNING})
-            if found.state is RunState.FAILED and not former.state.final:
-                trial = self._failed(trial, found.failure)
+            if found.state is RunState.SUSPENDED and not former.state.final:
+                trial = trial.model_copy(update={"state": TrialState.PENDING})  # it has saved
+            ended_before = before is not None and before.state.final
+            if found.state is RunState.FAILED and not former.state.final and not ended_before:
+                trial = self._failed(trial, found)
             if self._population is not None:
                 trial = self._in_leg(self._population, trial, found)
             if trial.state is TrialState.SUCCEEDED:
                 trial = self._rated(trial)
-            self._changed |= found.state.final and (before is None or not before.state.final)
+            self._changed |= found.state.final and not ended_before
             if trial.state is not former.state:
                 log.info("trial %d: %s", number, trial.state.value)
                 self._changed = True
@@ -176,15 +180,32 @@ class TrialTable:
             )
         return population.followed(trial, found)
 
-    def _failed(self, trial: Trial, failure: Failure | None) -> Trial:
-        """An error of the training ends the trial alone, and any other one the attempt."""
-        if failure is not None and failure.kind == "Application":
+    def _failed(self, trial: Trial, found: Progress) -> Trial:
+        """An error of the training ends the trial alone, and so does the loss of its workers again
+        and again where others are not lost; any other failure ends the attempt.
+        """
+        failure = found.failure
+        alone = failure is not None and (
+            failure.kind == "Application"
+            or (failure.kind == "Infrastructure" and self._others_train(trial, found))
+        )
+        if failure is not None and alone:
             state = {"state": TrialState.FAILED, "message": failure.message}
             return trial.model_copy(update=state)
         what = failure.message if failure is not None else "no reason was given"
         kind = failure.kind if failure is not None else "Infrastructure"
         self._give_up(Failure(kind=kind, message=f"trial {trial.number}: {what}"))
-        return trial
+        self._changed = True
+        return trial.model_copy(update={"lost": trial.lost + (kind == "Infrastructure")})
+
+    def _others_train(self, trial: Trial, found: Progress) -> bool:
+        """Whether others have done steps meanwhile, or were done, and it had an attempt before."""
+        others = {n: one for n, one in self._documents.items() if n != trial.number}
+        since = found.step_time or 0.0
+        if any((one.step_time or 0.0) > since for one in others.values()):
+            return True
+        done = any(one.state is TrialState.SUCCEEDED for one in self._trials.values())
+        return trial.lost > 0 and done
 
     def _rated(self, trial: Trial) -> Trial:
         """A trial that is done, with its final value."""

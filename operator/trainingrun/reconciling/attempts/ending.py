@@ -72,7 +72,7 @@ def ended(
     job = context.job(attempt.number)
     if job is None:
         return Findings()  # unknown at present: that is not a loss
-    run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
+    run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
         return Findings(end=_out_of_budget(draft, run_failure), run_failure=run_failure)
     found = _by_ray_job(context, draft, attempt, job)
@@ -354,7 +354,7 @@ def retry(context: ReconcileContext, draft: Draft, charged: frozenset[str]) -> F
     rule = rules[ended.rule - 1] if ended.rule is not None else None
     run_failure = (
         (retry_policy.would_repeat(failure, ended, before) if failure is not None else None)
-        or retry_policy.exhausted(draft, failures, charged)
+        or retry_policy.exhausted(draft, context.run.spec, charged)
         or retry_policy.without_progress(ended, draft.bookkeeping, failures)
     )
     if run_failure:

@@ -9,6 +9,7 @@ from trainingrun_protocol.progress import Failure
 from ...api.failures_spec import Backoff, Failures
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt, Budget, LossReason
+from ...api.v1alpha1 import RunSpec
 from ..bookkeeping import Bookkeeping
 from ..findings import Draft, RunFailure
 from . import budgets as counts
@@ -29,38 +30,54 @@ def budgets(reason: LossReason | None) -> frozenset[Budget]:
     return frozenset((reason.budget,) if reason is not None else ())
 
 
-def exhausted(draft: Draft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
+def exhausted(draft: Draft, spec: RunSpec, charged: frozenset[str]) -> RunFailure | None:
     """Whether a budget is used up, or a rule ends the run.
 
-    Only budgets that were charged are checked: one that a user lowers ends no healthy attempt.
+    Only budgets that were charged are checked: one that a user lowers ends no healthy attempt. Of a
+    sweep each trial has them, and its driver ends a trial that has used its own: here the run ends
+    once all of them together could have used no more.
     """
+    failures, trials = spec.failures, spec.trials
+    each = f" for each of {trials} trials" if trials is not None else ""
     by_rule = _by_rule(draft, failures, charged)
     if by_rule is not None:
         return by_rule
     own = counts.used(draft, "application")
-    if "application" in charged and own > failures.max_restarts:
+    most = _most(failures.max_restarts, trials)
+    errors = own - draft.status.disruptions.out_of_memory  # of the sweep as a whole
+    if "application" in charged and (own > most or errors > failures.max_restarts):
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,
             f"The training failed by itself {_times(own)} and failures.maxRestarts is "
-            f"{failures.max_restarts}",
+            f"{failures.max_restarts}{each if own > most else ''}",
         )
     losses = counts.used(draft, "infrastructure")
-    if "infrastructure" in charged and 0 <= failures.max_preemptions < losses:
+    if "infrastructure" in charged and 0 <= _most(failures.max_preemptions, trials) < losses:
         return RunFailure(
             ConditionReason.PREEMPTIONS_EXHAUSTED,
             f"Infrastructure was lost {_times(losses)} and failures.maxPreemptions is "
-            f"{failures.max_preemptions}; -1 survives as many as there are",
+            f"{failures.max_preemptions}{each}; -1 survives as many as there are",
         )
     hangs = counts.used(draft, "hang")
-    if "hang" in charged and 0 <= failures.max_hangs < hangs:
+    if "hang" in charged and 0 <= _most(failures.max_hangs, trials) < hangs:
         latest = draft.status.hang
         where = f", at last with {latest.message}" if latest is not None else ""
         return RunFailure(
             ConditionReason.HANGS_EXHAUSTED,
             f"The training hung {_times(hangs)} and failures.maxHangs is {failures.max_hangs}"
-            f"{where}; `trainingrun stacks` prints the stack of each rank",
+            f"{each}{where}; `trainingrun stacks` prints the stack of each rank",
         )
     return None
+
+
+def _most(budget: int, trials: int | None) -> int:
+    """How often a budget may be used: by each trial once more, after which that trial has failed.
+
+    Args:
+        budget: of the run, or of each trial; negative: it has no end.
+        trials: of the sweep; None: there is no sweep.
+    """
+    return budget if trials is None or budget < 0 else (budget + 1) * trials
 
 
 def _by_rule(draft: Draft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:

@@ -47,7 +47,7 @@ def prevented(context: ReconcileContext, draft: Draft) -> Findings | None:
     """What prevents the next attempt, by the first of these that applies; None: nothing does."""
     last = draft.status.last_attempt
     charged = retry_policy.budgets(last.reason if last else None)
-    run_failure = retry_policy.exhausted(draft, context.run.spec.failures, charged)
+    run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
         return Findings(run_failure=run_failure)
     foreign = context.foreign_ray_job(draft.status.attempt + 1)

@@ -165,6 +165,21 @@ def sweep(table: SweepTable) -> SweepStatus:
     )
 
 
+def no_trial_runs(draft: Draft) -> Findings:
+    """No attempt runs: the trials that were trained wait, or will not be trained further."""
+    known = draft.status.sweep
+    if known is None or not known.running:
+        return Findings()
+    rows = [
+        row.model_copy(update={"state": TrialState.PENDING})
+        if row.state is TrialState.RUNNING
+        else row
+        for row in known.trials
+    ]
+    counts = {"running": 0, "pending": known.pending + known.running}
+    return Findings(status={"sweep": known.model_copy(update={**counts, "trials": rows})})
+
+
 def _trial(row: TrialRow) -> TrialRow:
     """A trial within the bounds of a status."""
     return row.model_copy(
