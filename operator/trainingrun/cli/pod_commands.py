@@ -219,7 +219,7 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -
     if pods[rank] not in {pod["metadata"]["name"] for pod in kube.pods(run)}:
         raise CliError(
             f"rank {rank} of {name} ran in pod {pods[rank]}, which is gone; {name} is "
-            f"{status.get('phase')}: try again when it trains"
+            f"{views.phase(run)}: try again when it trains"
         )
     return str(pods[rank])
 
