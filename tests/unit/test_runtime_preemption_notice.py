@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from trainingrun_runtime.worker import preemption_notice
 from trainingrun_runtime.worker.preemption_notice import (
     PreemptionNotice,
     PreemptionNoticeWatcher,
@@ -63,6 +64,23 @@ def test_a_notice_that_is_not_written_yet_is_waited_for(folder):
     assert not answered.wait(0.5)
     (folder / "notice").write_text("2000000000")
     assert answered.wait(5)
+    watcher.stop()
+
+
+def test_a_notice_whose_answer_fails_is_answered_again(folder, monkeypatch):
+    monkeypatch.setattr(preemption_notice, "_AGAIN_S", 0.01)
+    answered, tries = threading.Event(), []
+
+    def answer(notice):
+        tries.append(notice)
+        if len(tries) < 3:
+            raise ConnectionError("the coordinator restarts")
+        answered.set()
+
+    watcher = PreemptionNoticeWatcher(answer)
+    watcher.start()
+    (folder / "notice").write_text("2000000000")
+    assert answered.wait(30)
     watcher.stop()
 
 

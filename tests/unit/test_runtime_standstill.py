@@ -261,6 +261,24 @@ def test_a_wait_is_told_once_and_its_end_too(told: Told) -> None:
     assert over == (3, 2, None, 0.0)
 
 
+def test_a_call_that_fails_does_not_end_the_watch(told: Told) -> None:
+    take, failed = told.remote, list[Any]()
+
+    def fail_first(*call: Any) -> None:
+        if not failed:
+            failed.append(call)
+            raise ConnectionError("the head does not answer")
+        take(*call)
+
+    told.remote = fail_first  # type: ignore[method-assign]
+    watcher = StandstillWatcher(told, 3, 2)
+    with watcher.waiting(At.SESSION, "after a loop", 9):
+        assert told.first.wait(10)
+    watcher.close()
+    assert failed
+    assert told.calls[0][2] == Location(At.SESSION, "after a loop", 9)
+
+
 def test_a_line_of_the_users_code_is_told(told: Told) -> None:
     watcher = StandstillWatcher(told, 0, 1)
     assert told.first.wait(10)  # here, in this file, while it waits in Python's own library

@@ -88,7 +88,15 @@ class UseReporter:
         self._ended.set()
 
     def _watch(self) -> None:
-        samples, children = 0, ChildrenCpu()
+        while not self._ended.is_set():
+            try:
+                self._keep_reporting()
+            except Exception:  # of a device or of Ray: the next report may be well
+                log.exception("memory and accelerators were not reported")
+                self._ended.wait(USE_INTERVAL_S)
+
+    def _keep_reporting(self) -> None:
+        looks, children = 0, ChildrenCpu()
         own, others = QuietMeter(time.monotonic()), QuietMeter(time.monotonic())
         while not self._ended.wait(USE_INTERVAL_S / _SAMPLES):
             samples += 1

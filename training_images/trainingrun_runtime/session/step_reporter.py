@@ -84,14 +84,14 @@ class StepReporter:
         self._send()
 
     def _send(self) -> None:
-        self._recorder.send()
-        rating, self._rating = self._rating, None
-        if rating is not None:
-            self._coordinator.rated.remote(*rating)
-        report = self._latest
-        if report is None:
-            return
         try:
+            self._recorder.send()
+            rating, self._rating = self._rating, None
+            if rating is not None:
+                self._coordinator.rated.remote(*rating)
+            report = self._latest
+            if report is None:
+                return
             told = replace(report, in_step=self._in_step())
             self.command = ray.get(self._coordinator.stepped.remote(told), timeout=10)
         except Exception as error:  # progress is best effort: training goes on without it

@@ -1,5 +1,6 @@
 """Tells the coordinator where this rank is, once it has not moved for some seconds."""
 
+import logging
 import sys
 import threading
 import time
@@ -11,6 +12,8 @@ from typing import Any
 
 from .. import stacks
 from ..coordinator.standstill import At, Location
+
+log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 1.0
 TOLD_AFTER_S = 10.0
@@ -61,6 +64,14 @@ class StandstillWatcher:
         self._ended.set()
 
     def _watch(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._keep_looking()
+            except Exception:
+                log.exception("where this rank stands was not told")
+                self._ended.wait(CHECK_EVERY_S)
+
+    def _keep_looking(self) -> None:
         seen: Location | None = None
         told: Location | None = None
         since = busy = time.monotonic()
