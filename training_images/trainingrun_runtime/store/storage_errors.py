@@ -110,7 +110,8 @@ _METADATA_SERVERS = ("169.254.169.254", "169.254.170.", "metadata.google.interna
 
 
 def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
-    """Translate an error of an object store client, obstore's or pyarrow's.
+    """Translate an error of an object store client: obstore's, or pyarrow's own, with which Ray
+    Data and training code read their data.
 
     Args:
         error: What the client raised.
@@ -210,16 +211,15 @@ def _asked(text: str) -> str:
 
 
 def _tls(at: str, text: str, cause: str) -> StorageError | None:
-    """What TLS says, by rustls's words in obstore's `cause` or curl's in pyarrow's text."""
-    invalid = _first(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)", cause)
-    untrusted = invalid or _first(r"curlCode: 60,[^;]*; Details: [^:]*: ([^(\n]{1,80}\w)", text)
-    if untrusted in ("Expired", "ExpiredContext", "certificate has expired"):
+    """What TLS says, by rustls's words in obstore's `cause`."""
+    untrusted = _first(r"InvalidCertificate\(\s*(?:Other\(\s*OtherError\(\s*)?(\w+)", cause)
+    if untrusted in ("Expired", "ExpiredContext"):
         return EndpointError(f"the certificate of {at} has expired; renew it")
     if untrusted == "CaUsedAsEndEntity":
         return EndpointError(
             f"the certificate of {at} is that of an authority; give the server one of its own"
         )
-    if untrusted and ("NotValidForName" in untrusted or "subject name" in untrusted):
+    if untrusted and "NotValidForName" in untrusted:
         return EndpointError(
             f"the certificate of {at} is for another host; write that name in storage.endpoint"
         )
@@ -228,7 +228,7 @@ def _tls(at: str, text: str, cause: str) -> StorageError | None:
             f"the certificate of {at} is not trusted ({untrusted}); mount that of its authority, "
             f"and set {CA_ENV} in training.env to the file"
         )
-    if "InvalidContentType" in cause or "wrong version number" in text:
+    if "InvalidContentType" in cause:
         return EndpointError(
             f"there is no TLS at {at}; write http:// in storage.endpoint, or the port with TLS"
         )
