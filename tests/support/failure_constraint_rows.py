@@ -79,7 +79,11 @@ FAILURE_ROWS: list[Row] = [
         "logPattern must be a regular expression in RE2's syntax, such as 'CUDA error: .* ECC'",
         [
             {"logPattern": pattern}
-            for pattern in ("CUDA error: .* ECC", "(?i)nan|inf", r"C\+\+", r"^\[rank \d+\]")
+            for pattern in (
+                *("CUDA error: .* ECC", "(?i)nan|inf", r"C\+\+", r"^\[rank \d+\]"),
+                *(r"(?<name>x)", r"\pN+ bytes", r"done\z", "(?U)x", r"\Qa.b\E", "a(?i)b", "^*"),
+                *("[[:digit:]]+ bytes", "(?P<n>x)", r"\x{41}", r"[\w-a]", "(?-i)a"),
+            )
         ],
         [{"logPattern": pattern} for pattern in ("(", "a(?=b)", "(?<!a)b", r"(a)\1", "a**")],
     ),

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainingrun.cluster import bounded_json
 from trainingrun.cluster.bounded_json import LEFT_OUT, MOST_LEVELS, ShallowContent, loads, shallow
 
 TEXTS = st.text(alphabet='{}[]"\\:,a€\n', max_size=6)
@@ -72,11 +74,13 @@ class InChunks:
 
 @pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
 async def test_of_a_stream_one_line_is_cut_and_the_others_are_as_they_were(size):
-    deep, lines = [], [b'{"a":1}', nested(2000).encode(), b'{"b":{"c":"}\\n{"}}']
+    begin, end = b'{"type":"ADDED","object":{"metadata":{},"a":', b"}}"
+    values = [b"1", nested(2000).encode(), b'{"c":"}\\n{"}']
+    deep, lines = [], [begin + value + end for value in values]
     content = ShallowContent(InChunks(b"\n".join(lines) + b"\n", size), lambda: deep.append(1))
     found = b"".join([chunk async for chunk in content.iter_chunked(10**6)]).split(b"\n")
     assert [found[0], *found[2:]] == [lines[0], lines[2], b""]
-    assert levels_of(json.loads(found[1])) == MOST_LEVELS
+    assert levels_of(json.loads(found[1])["object"]["a"]) == MOST_LEVELS - 2
     assert deep == [1]
 
 
@@ -86,3 +90,47 @@ async def test_a_body_is_cut_as_well_and_all_else_is_the_streams_own():
     assert levels_of(json.loads(await content.read())) == MOST_LEVELS
     assert deep == [1]
     assert content.total_bytes == len(nested(2000))
+
+
+AN_EVENT = b'{"type": "ADDED", "object": {"metadata": {"name": "a"}}}'
+
+
+async def events_of(*lines: bytes) -> tuple[list[dict[str, Any]], int]:
+    """What kopf reads of a stream of these lines, and how many lines were not readable."""
+    unreadable: list[int] = []
+    stream = InChunks(b"\n".join(lines) + b"\n", 7)
+    content = ShallowContent(stream, lambda: unreadable.append(1))
+    text = b"".join([part async for part in content.iter_chunked(7)])
+    return [json.loads(line) for line in text.splitlines()], len(unreadable)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<html>502 Bad Gateway</html>",
+        b'{"type": "ADDED", "object": {"metadata": {',
+        b"\xff\xfe",
+        b"[]",
+        b'"ADDED"',
+        b'{"object": {}}',
+        b'{"type": "ADDED"}',
+        b'{"type": "MODIFIED", "object": {"metadata": null}}',
+        b'{"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}',
+    ],
+)
+async def test_a_line_of_a_watch_that_is_no_event_has_kopf_list_anew(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kopf ends the process at each of them."""
+    monkeypatch.setattr(bounded_json, "PAUSE_S", 0)
+    events, unreadable = await events_of(AN_EVENT, line, AN_EVENT)
+    assert events == [json.loads(AN_EVENT), {"type": "ERROR", "object": {"code": 410}}]
+    assert unreadable == 1
+
+
+async def test_events_of_a_watch_are_as_the_api_server_sends_them() -> None:
+    bookmark = b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}'
+    expired = b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}'
+    events, unreadable = await events_of(AN_EVENT, bookmark, b"", expired)
+    assert events == [json.loads(one) for one in (AN_EVENT, bookmark, expired)]
+    assert unreadable == 0

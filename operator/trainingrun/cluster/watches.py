@@ -28,7 +28,7 @@ from .api_client import (
     error_of,
     text_of,
 )
-from .bounded_json import ShallowContent
+from .bounded_json import ShallowContent, is_json
 from .object_store import Key, Store, key_of
 from .resources import PLURALS, RAY_API, path
 from .run_stores import Kind, Stores
@@ -142,7 +142,9 @@ class Watches:
             else:
                 async with self._connection.lists:
                     answer = self._readable(await send(request), watch)
-                    await answer.read()
+                    body = await answer.read()
+                    if answer.status < 400 and not is_json(body):
+                        raise aiohttp.ClientPayloadError("the answer is not JSON")
         except (aiohttp.ClientError, TimeoutError) as problem:
             self._connection.count(method, "error")
             log.info("%s %s: %s", method, request.url.path, text_of(problem))
