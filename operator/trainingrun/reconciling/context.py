@@ -26,7 +26,7 @@ from .bookkeeping import Bookkeeping
 from .findings import Draft
 from .members import Candidate, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
-from .pod_status import Controller, controller, controller_uid
+from .pod_status import Controller, controller_uid
 from .texts import written
 
 RAY_API = "ray.io/v1"
@@ -329,24 +329,10 @@ class ReconcileContext:
         found = self._candidates.get(number, ())
         return not any(known.head and known.candidate.living for _, known in found)
 
-    @cached_property
+    @property
     def clusters_left(self) -> list[Object]:
-        """Every RayCluster of the run: its own, and those whose RayJob is gone."""
-        there = {pod_status.uid(item) for item in self.observed.ray_jobs}
-        found = list(self._own_clusters.values())
-        for item in self.observed.ray_clusters:
-            owner, number = controller(item, "RayJob"), attempt_of(item)
-            labels = item["metadata"].get("labels") or {}
-            if (
-                owner is not None
-                and number is not None
-                and owner.uid not in there
-                and owner.name == names.ray_job_name(self.run, number)
-                and labels.get(names.RUN_UID_LABEL) == self.run.metadata.uid
-                and pod_status.uid(item) not in self._own_clusters
-            ):
-                found.append(item)
-        return found
+        """Every RayCluster of the run, of whatever attempt, by UID; see `pods_left`."""
+        return list(self._own_clusters.values())
 
     def cluster(self, number: int) -> Object | None:
         """The attempt's newest RayCluster that is not being deleted."""
