@@ -26,7 +26,7 @@ RBAC = "rbac.authorization.k8s.io/v1"
 
 @pytest.fixture
 def status(apiserver, namespace):
-    """Reads the status of a run in the test's namespace; {} before the first is written."""
+    """Reads the status of a run in the test's namespace."""
 
     def read(name: str = "digits") -> dict:
         return apiserver.get(API_VERSION, KIND, name, namespace).get("status") or {}

@@ -211,7 +211,7 @@ def test_without_the_right_to_the_lease_an_operator_says_so_and_changes_nothing(
     operator = start(OPERATOR_NAMESPACE="nowhere")
     apiserver.create(a_run(namespace))
     wait_for(lambda: "without it this operator only stands by" in operator.log.read_text())
-    assert status() == {}
+    assert status() == {"observedGeneration": -1}
     assert writes(operator) == 0
     assert not leads(operator)
     assert operator.get("/healthz")[0] == 200, "a restart would not help"

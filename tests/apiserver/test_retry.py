@@ -40,7 +40,7 @@ def test_a_run_that_was_stored_with_all_defaults_is_created_again(
     workers = {**former["spec"]["workers"], "count": 3}
     changed = {"storage": storage, "workers": workers, "suspend": False}
     assert made["spec"] == {**former["spec"], **changed}
-    assert "status" not in made
+    assert made["status"] == {"observedGeneration": -1}
 
     code, output, _ = retry("--dry-run")
     assert code == 0

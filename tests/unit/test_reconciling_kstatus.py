@@ -21,7 +21,16 @@ from support.builders import (
     nodes,
     pods,
 )
-from support.reconciled import a_polled_run, a_training_run, reconcile, then, wanting
+from support.reconciled import (
+    a_polled_run,
+    a_training_run,
+    condition,
+    reconcile,
+    then,
+    wanting,
+)
+from trainingrun.api.crd import crd
+from trainingrun.api.status import RunStatus
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.reconciling.model import FailingAction
 
@@ -80,7 +89,7 @@ def refused(message: str) -> FailingAction:
         pytest.param(ended(**FAILED), "InProgress", id="is retried"),
         pytest.param(exhausted(), "Failed", id="failed"),
         pytest.param(resting(), "Current", id="suspended"),
-        pytest.param(wanting(a_polled_run(), suspend=True), "Current", id="trains until it rests"),
+        pytest.param(wanting(a_polled_run(), suspend=True), "InProgress", id="trains, to rest"),
         pytest.param(
             replace(a_polled_run(), progress=a_progress(storage_error="no answer for 40 s")),
             "Current",
@@ -122,6 +131,22 @@ def refused(message: str) -> FailingAction:
 )
 def test_generic_tools_read_where_a_run_stands(observed: Observed, expected: str) -> None:
     assert read(observed, reconcile(observed, 75)) == expected
+
+
+def test_a_run_that_no_operator_has_seen_is_in_progress() -> None:
+    """Without a status kstatus takes it for Current, with no operator at all."""
+    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    served = root["properties"]["status"]["default"]
+    assert kstatus({"metadata": {"generation": 1}, "status": served}) == "InProgress"
+    run = a_run(status=RunStatus.model_validate(served))
+    assert reconcile(Observed(run)).status == reconcile(Observed(a_run())).status
+
+
+def test_pods_that_train_while_they_are_to_be_suspended_are_not_ready() -> None:
+    asked = then(wanting(a_polled_run(), suspend=True), 60)
+    ready = condition(reconcile(asked, 65), "Ready")
+    assert (ready.status, ready.reason) == ("False", "NotTraining")
+    assert ready.message == "A checkpoint is made and pods are freed"
 
 
 def test_an_ended_run_stays_as_it_is_read_while_its_leftovers_go() -> None:

@@ -38,8 +38,12 @@ def crd() -> Schema:
                 "properties": {"name": {"type": "string", "maxLength": 253}},
             },
             "spec": bounded(schema(RunSpec)),
-            # No defaults: a status holds what the operator wrote and nothing else.
-            "status": _without_defaults(schema(RunStatus)),
+            # No defaults within: a status holds what the operator wrote and nothing else. Before
+            # that kstatus would take the run for done; of an older generation it is in progress.
+            "status": {
+                **_without_defaults(schema(RunStatus)),
+                "default": {"observedGeneration": -1},
+            },
         },
         "x-kubernetes-validations": _validations(TrainingRun.rules),
     }

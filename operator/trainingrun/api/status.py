@@ -522,7 +522,7 @@ class RunStatus(Wire):
     """Where the run stands."""
 
     observed_generation: int | None = None
-    """The spec's generation that this describes."""
+    """The spec's generation that this describes; -1: no operator has seen the run yet."""
     phase: Phase | None = None
     """One word, derived from the conditions."""
     conditions: list[Condition] = Field(

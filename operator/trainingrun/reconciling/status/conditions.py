@@ -22,6 +22,8 @@ from . import cost
 ALIVE = (Phase.STARTING, Phase.RUNNING, Phase.RECOVERING)
 """Phases of an attempt that has its pods."""
 
+_SUSPENDING = "A checkpoint is made and pods are freed"
+
 
 class NewCondition(NamedTuple):
     """What one condition is to say."""
@@ -204,7 +206,7 @@ def _ready(
         left = sum(not trial.state.final for trial in progress.sweep.trials)
         enough = wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
-    if progress and trains(progress) and progress.world_size >= enough:
+    if progress and trains(progress) and progress.world_size >= enough and not context.suspends:
         fewer = progress.world_size < wanted
         training = f"{progress.world_size} of {wanted}" if fewer else f"{wanted}"
         message = "; ".join([f"{training} workers train", *progress.warnings])
@@ -215,6 +217,8 @@ def _ready(
         return NewCondition(kind, "True", ConditionReason.SUCCEEDED)
     if context.suspends and draft.bookkeeping.suspended_since is not None:
         return NewCondition(kind, "True", ConditionReason.SUSPENDED)
+    if context.suspends:
+        return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, _SUSPENDING)
     until = draft.status.next_attempt_time
     waits = draft.status.running_attempt is None and draft.bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
@@ -231,7 +235,7 @@ def _suspended(context: ReconcileContext, draft: Draft) -> NewCondition:
         message = f"Every pod is gone; {cost.how_to_continue(context)}"
         return NewCondition(kind, "True", reason, message)
     if context.suspends:
-        message = "A checkpoint is made and pods are freed"
+        message = _SUSPENDING
         if not context.run.spec.suspend:
             message += f": {cost.how_to_continue(context)}"
         return NewCondition(kind, "False", ConditionReason.SUSPENDING, message)
