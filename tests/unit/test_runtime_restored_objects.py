@@ -26,6 +26,7 @@ from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
+from trainingrun_runtime.session.session_context import SavedObjects
 
 # PyTorch casts an optimizer's state to its parameter's type, which is undone afterwards.
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values to real")
@@ -359,3 +360,82 @@ def test_a_checkpoint_of_an_earlier_version_is_restored(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     snapshot.restore(LocalFiles(tmp_path), {"it": an_optimizer(weight)}, 0, 1)
     assert torch.equal(weight.grad, torch.zeros(2))
+
+
+def a_model() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+
+
+class Growing(torch.nn.Module):
+    """A model that takes a buffer of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        self.seen = torch.zeros_like(state_dict[f"{prefix}seen"])
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def add_adapter(model: Any) -> None:
+    model[0].lora_a = torch.nn.Parameter(torch.zeros(2, 1))
+
+
+def lose_layer(model: Any) -> None:
+    del model[1]
+
+
+def widen(model: Any) -> None:
+    model[0].weight = torch.nn.Parameter(torch.zeros(4, 2))
+
+
+def share(model: Any) -> None:
+    torch.nn.utils.parametrizations.weight_norm(model[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (add_adapter, r"has 0\.lora_a, which it had not"),
+        (lose_layer, r"has no longer 1\.weight, which it had"),
+        (widen, r"has 0\.weight of shape \(4, 2\), which had shape \(2, 2\)"),
+        (share, r"has 0\.parametrizations\.weight\.original0, which it had not"),
+    ],
+)
+def test_layers_that_a_resumed_run_would_not_have_are_refused_at_the_save(
+    change: Callable[[Any], None], sentence: str
+) -> None:
+    model = a_model()
+    objects = SavedObjects({"model": model})
+    objects.states()
+    change(model)
+    with pytest.raises(NotSavable, match=rf"^model {sentence} when the session was made: a resum"):
+        objects.states()
+
+
+def test_groups_that_are_added_to_an_optimizer_are_refused_at_the_save() -> None:
+    model = a_model()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    objects = SavedObjects({"optimizer": optimizer})
+    objects.states()
+    optimizer.add_param_group({"params": model[1].parameters()})
+    with pytest.raises(NotSavable, match=r"^optimizer has groups of \[2, 2\] parameters, .* \[2\]"):
+        objects.states()
+
+
+def test_a_model_that_takes_what_it_has_become_is_saved() -> None:
+    model = Growing()
+    objects = SavedObjects({"model": model})
+    objects.states()
+    model.seen = torch.ones(3)
+    objects.states()
+    assert torch.equal(restored(model, Growing()).seen, torch.ones(3))
+
+
+def test_a_state_beside_the_tensors_may_have_any_size() -> None:
+    model = torch.nn.ModuleList([Holder(torch.zeros(1))])
+    objects = SavedObjects({"model": model})
+    objects.states()
+    model[0].value = [torch.zeros(5), torch.zeros(2)]
+    objects.states()

@@ -19,6 +19,7 @@ from ..checkpoints.stateful_objects import (
     replicated,
     restorable,
 )
+from ..checkpoints.structures import Structure, require_same, structure_of
 from ..data.kept_batch import use_microbatches
 from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder
@@ -72,6 +73,7 @@ class SavedObjects:
         """With the models' wrappers removed."""
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
+        self._structures: dict[str, Structure | None] = {}  # when the session was made
 
     def refuse_one_number_of_ranks(self) -> None:
         """Refuse what has a state for one number of ranks alone, in a run whose number may change.
@@ -103,8 +105,16 @@ class SavedObjects:
                 log_uneven(loader.dealing)
 
     def states(self) -> dict[str, Encoded]:
-        """What this rank may have to save, not copied yet."""
-        return snapshot.encoded(self.objects, self.objects.keys())
+        """What this rank may have to save, not copied yet.
+
+        Raises:
+            NotSavable: one of them cannot be saved, or not be restored by a resumed run.
+        """
+        found = snapshot.encoded(self.objects, self.objects.keys())
+        for name, thing in self.objects.items():
+            now = structure_of(thing, found[name])
+            require_same(name, self._structures.setdefault(name, now), now)
+        return found
 
     def parameters(self) -> dict[str, set[str]]:
         """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
