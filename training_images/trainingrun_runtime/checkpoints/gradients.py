@@ -7,7 +7,7 @@ were is used up by then. While gradients wait for a later step of their optimize
 """
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,8 @@ class AccumulatedGradients:
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
         self.begun = 0
         """Steps that the optimizers of this process have begun; an own one of the user counts."""
+        self.before_use: Callable[[Optimizer], None] = lambda _: None
+        """Called before an optimizer uses its gradients."""
         self._optimizers = list(optimizers)
         # Groups of parameters of those that have begun one since the session's step began: a
         # wrapper, as Accelerate's, has the very list of its optimizer.
@@ -132,6 +134,7 @@ class AccumulatedGradients:
 
     def _count(self, optimizer: Optimizer) -> None:
         self.begun += 1
+        self.before_use(optimizer)
         if not any(groups is optimizer.param_groups for groups in self._since):
             self._since.append(optimizer.param_groups)
 

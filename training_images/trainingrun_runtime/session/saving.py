@@ -9,6 +9,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from ..checkpoints import snapshot, state_comparison
 from ..checkpoints.encoding import NotSavable
+from ..checkpoints.kept_gradients import KeptGradients
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.staging import Staging
@@ -38,6 +39,7 @@ class Saving:
         self._upload: CheckpointUpload | None = None
         self._staging = Staging()
         self._tried = False
+        self._kept_gradients = KeptGradients(context.objects.optimizers(), context.gradients)
 
     @property
     def unsaved(self) -> bool:
@@ -64,11 +66,12 @@ class Saving:
         return self.late or (time.monotonic() - self._saved_at >= due_s and self.unsaved)
 
     def try_out(self) -> None:
-        """The first step is done: refuse what cannot be saved; note each step's end if possible.
+        """A step is done. After the first: refuse what cannot be saved; note each step's end.
 
         And make the memory that the first checkpoint will be copied into. An optimizer has no state
-        before that step.
+        before that step, and uses gradients of a former one in a later one.
         """
+        self._kept_gradients.require_none()
         if self._tried:
             return
         context, states = self._context, self._context.objects.states()
@@ -92,6 +95,7 @@ class Saving:
                 states, comparison, Position(), worker.rank, worker.world_size, self._staging
             )
             self._staging.make_memory()
+        self._kept_gradients.watch()
         self._tried = True
 
     def save(self, *, wait: bool) -> None:
@@ -134,6 +138,7 @@ class Saving:
         self.saved, self._saved_at = position, time.monotonic()
         self.late = False
         self.interval.cost.saved(self._saved_at - began)
+        self._kept_gradients.watch()
         if wait:
             self._upload.wait()
 

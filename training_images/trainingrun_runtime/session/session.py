@@ -109,7 +109,7 @@ class Session:
             saved,
             consensus,
             self._progress,
-            AccumulatedGradients(saved.optimizers()),
+            AccumulatedGradients(saved.optimizers().values()),
             self.noted_steps,
             self.reports,
             reporter,

@@ -124,9 +124,9 @@ class SavedObjects:
             if name in self.replicated and isinstance(thing, torch.nn.Module)
         }
 
-    def optimizers(self) -> list[Optimizer]:
-        """Those of PyTorch among them."""
-        return [thing for thing in self.objects.values() if isinstance(thing, Optimizer)]
+    def optimizers(self) -> dict[str, Optimizer]:
+        """Those of PyTorch among them, by name."""
+        return {name: it for name, it in self.objects.items() if isinstance(it, Optimizer)}
 
     def restore(self, worker: Worker) -> Position:
         """Put everything back as the checkpoint has it, if there is one; how far training was."""

@@ -1,0 +1,177 @@
+"""Gradients that are carried from one step into the next are in no checkpoint, which is said."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from trainingrun_runtime.checkpoints.encoding import NotSavable
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints.kept_gradients import KeptGradients
+
+
+class Training:
+    """Steps of a session; the first one is done."""
+
+    def __init__(self, step: Callable[["Training"], None]) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        self.critic = torch.nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.of_critic = torch.optim.Adam(self.critic.parameters())
+        self.number = 0
+        self._step = step
+        optimizers = {"optimizer": self.optimizer, "of_critic": self.of_critic}
+        self._gradients = AccumulatedGradients(optimizers.values())
+        self.kept = KeptGradients(optimizers, self._gradients)
+        self.step()
+        self.kept.watch()
+
+    def step(self) -> None:
+        self._gradients.step_begins()
+        self._step(self)
+        self._gradients.step_done()
+        self.number += 1
+
+    def loss(self) -> torch.Tensor:
+        return self.critic(self.model(torch.ones(1, 2))).sum()
+
+    def backward(self) -> None:
+        self.loss().backward()
+
+
+def decayed(training: Training) -> None:
+    training.backward()
+    training.optimizer.step()
+    for parameter in training.model.parameters():
+        parameter.grad.mul_(0.5)
+
+
+def never_cleared(training: Training) -> None:
+    training.backward()
+    training.optimizer.step()
+
+
+def decayed_in_a_closure(training: Training) -> None:
+    def closure() -> torch.Tensor:
+        for parameter in training.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+        loss = training.loss()
+        loss.backward()
+        return loss
+
+    training.optimizer.step(closure)
+
+
+@pytest.mark.parametrize("step", [decayed, never_cleared, decayed_in_a_closure])
+def test_gradients_that_are_kept_over_steps_are_refused_in_the_next_step(
+    step: Callable[[Training], None],
+) -> None:
+    training = Training(step)
+    training.kept.require_none()
+    training.step()
+    with pytest.raises(NotSavable, match=r"^optimizer uses gradients that are left of its former"):
+        training.kept.require_none()
+
+
+def cleared_first(training: Training) -> None:
+    training.optimizer.zero_grad()
+    training.backward()
+    training.optimizer.step()
+
+
+def set_to_zero_first(training: Training) -> None:
+    training.optimizer.zero_grad(set_to_none=False)
+    training.backward()
+    training.optimizer.step()
+
+
+def accumulated(training: Training) -> None:
+    """Cleared once in two steps; the others' gradients wait for their use."""
+    if training.number % 2 == 1:
+        training.optimizer.zero_grad()
+    training.backward()
+    if training.number % 2 == 0:
+        training.optimizer.step()
+
+
+def cleared_in_a_closure(training: Training) -> None:
+    def closure() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = training.loss()
+        loss.backward()
+        return loss
+
+    training.optimizer.step(closure)
+
+
+def two_losses(training: Training) -> None:
+    """The other one's loss leaves gradients, which are cleared before they would be used."""
+    training.optimizer.zero_grad()
+    training.backward()
+    training.optimizer.step()
+    training.of_critic.zero_grad()
+    (-training.loss()).backward()
+    training.of_critic.step()
+    training.loss().backward()
+
+
+def the_other_one_first(training: Training) -> None:
+    training.of_critic.zero_grad()
+    training.backward()  # adds to what is left in the model, too
+    training.of_critic.step()
+    cleared_first(training)
+
+
+def replaced(training: Training) -> None:
+    """Nothing is added: `torch.autograd.grad` returns gradients, and they are set."""
+    parameters = list(training.model.parameters())
+    for parameter, gradient in zip(
+        parameters, torch.autograd.grad(training.loss(), parameters), strict=True
+    ):
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            parameter.grad.copy_(gradient)
+    training.optimizer.step()
+
+
+def unused(training: Training) -> None:
+    """A layer of which only the first step makes gradients; decay of weights goes on."""
+    if training.number == 0:
+        training.backward()
+    training.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        cleared_first, set_to_zero_first, accumulated, cleared_in_a_closure, two_losses,
+        the_other_one_first, replaced, unused,
+    ],
+)  # fmt: skip
+def test_gradients_that_are_cleared_before_their_use_are_not(
+    step: Callable[[Training], None],
+) -> None:
+    training = Training(step)
+    for _ in range(6):
+        training.step()
+        training.kept.require_none()
+        training.kept.watch()
+
+
+def test_a_parameter_that_is_watched_can_be_copied_and_saved_without_a_warning(
+    tmp_path: Any,
+) -> None:
+    training = Training(cleared_first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copy.deepcopy(training.model)
+        torch.save(training.model, tmp_path / "model.pt")
+    training.step()
+    hooks = [p._backward_hooks for p in training.model.parameters()]
+    assert not any(hooks), "nothing is left of it after the step"
