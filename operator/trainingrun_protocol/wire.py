@@ -28,7 +28,28 @@ class Wire(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data with the names of outside; unset optional fields are left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        found: dict[str, Any] = encodable_data(
+            self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        )
+        return found
+
+
+def encodable(text: str) -> str:
+    r"""Text that UTF-8 can hold: a lone surrogate becomes its escape, such as `\udce4`.
+
+    Python has one for each byte of a file name that is no UTF-8 (`os.fsdecode`). JSON can hold it,
+    and then no reader of the document but Python's own takes the document.
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def encodable_data(value: Any) -> Any:
+    """Plain JSON data of which each text is `encodable`."""
+    if isinstance(value, str):
+        return value if value.isascii() else encodable(value)
+    if isinstance(value, dict):
+        return {encodable_data(key): encodable_data(each) for key, each in value.items()}
+    return [encodable_data(each) for each in value] if isinstance(value, list) else value
 
 
 MOST_METRICS = 100
@@ -50,17 +71,12 @@ def _within(high: float) -> Callable[[Any], Any]:
 
 
 def _cut(characters: int) -> AfterValidator:
-    return AfterValidator(lambda text: _unicode(text[:characters]))
+    return AfterValidator(lambda text: encodable(text[:characters])[:characters])
 
 
 def the_last(number: int) -> BeforeValidator:
     """Of a longer list the last entries are read."""
     return BeforeValidator(lambda found: found[-number:] if isinstance(found, list) else found)
-
-
-def _unicode(text: str) -> str:
-    """Without lone surrogates, which JSON can hold and UTF-8 cannot."""
-    return text.encode(errors="replace").decode()
 
 
 def _readable_metrics(found: Any) -> Any:
@@ -76,7 +92,7 @@ def _readable_metrics(found: Any) -> Any:
 def _readable(value: Any) -> Any:
     """A metric that every JSON library reads back as it is; None: there is none."""
     if isinstance(value, str):
-        return _unicode(value[:LONGEST_METRIC])
+        return encodable(value[:LONGEST_METRIC])[:LONGEST_METRIC]
     if isinstance(value, int) and abs(value) > EXACT:
         value = float(value) if abs(value) < 1e300 else None
     if isinstance(value, float) and not abs(value) < float("inf"):
@@ -91,6 +107,6 @@ Share = Annotated[float, AfterValidator(_within(1))]
 Name = Annotated[str, _cut(253)]
 LogLine = Annotated[str, _cut(200)]
 Sentence = Annotated[str, _cut(2000)]
-EndOfText = Annotated[str, AfterValidator(lambda text: _unicode(text[-4000:]))]
+EndOfText = Annotated[str, AfterValidator(lambda text: encodable(text[-4000:])[-4000:])]
 Uri = Annotated[str, _cut(2048)]
 Metrics = Annotated[dict[str, Any], BeforeValidator(_readable_metrics)]

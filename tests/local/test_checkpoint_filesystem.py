@@ -1,20 +1,24 @@
 """The bucket as Ray gets it: Ray's own bookkeeping never needs the store."""
 
 import hashlib
-import multiprocessing
+import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from pyarrow import fs
 from ray.train import CheckpointConfig
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 from ray.train.v2._internal.execution.storage import StorageContext
+from ray.train.v2._internal.execution.training_report import _TrainingReport
 
 from support.s3 import S3Server, running_s3
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
-from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, for_ray
+from trainingrun_runtime.driver.report_callback import CoordinatorReports
+from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, behind, for_ray
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.bucket_files import bucket_of
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
@@ -38,6 +42,24 @@ def test_ray_leaves_nothing_of_its_own_in_the_bucket(bucket: Bucket) -> None:
     storage = ray_storage(bucket)
     CheckpointManager(CheckpointConfig(), storage)._write_state_to_storage()
     assert bucket.list() == []
+
+
+@pytest.mark.parametrize("value", [os.fsdecode(b"m\xe4dchen.wav"), np.float32(0.5), b"\xe4"])
+def test_rays_controller_registers_a_checkpoint_with_any_metric(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    """Ray's own notes are JSON of all metrics, and what JSON cannot hold would end each group."""
+    monkeypatch.setattr(
+        CheckpointManager, "_write_state_to_storage", CheckpointManager._write_state_to_storage
+    )
+    storage = ray_storage(bucket)
+    CoordinatorReports(None).after_controller_start(None)
+    manager = CheckpointManager(CheckpointConfig(), storage)
+    manager._notify = lambda: None
+    path = storage.build_checkpoint_path_from_name("step-1")
+    checkpoint = RetryingCheckpoint(path, storage.storage_filesystem)
+    manager.after_report(_TrainingReport(checkpoint, {"value": value}, False), [])
+    assert manager.latest_checkpoint_result.metrics == {"value": value}
 
 
 def test_checkpoints_pass_through_and_come_back(bucket: Bucket, tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 import datetime
 import decimal
+import io
 import json
 import math
+import os
 import pickle
 import subprocess
+import sys
 import threading
+import traceback
 import urllib.error
 from collections.abc import Callable
 from email.message import Message
@@ -17,9 +21,11 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pandas
 import pydantic
 import pytest
 import torch
+from ray._private.utils import Unbuffered
 from ray.exceptions import ActorDiedError
 from ray.train import WorkerGroupError
 
@@ -209,6 +215,39 @@ def test_an_error_of_the_store_travels_as_one() -> None:
 
 def test_an_actor_that_died_is_a_lost_peer_of_the_rank_that_asked_it() -> None:
     assert isinstance(on_rank(lambda: fail(ActorDiedError())), PeerLost)
+
+
+def test_an_error_whose_text_is_no_utf_8_is_one_that_ray_can_tell(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ray's worker logs it to a stream of UTF-8; where that raises, its function has succeeded."""
+    name = os.fsdecode(b"m\xe4dchen.wav")
+    error = ValueError(f"{name} is no recording")
+    told = leaving_a_rank.as_text(error)
+    assert str(told) == r"m\udce4dchen.wav is no recording"
+    told.__cause__ = leaving_a_rank.shown_cause(error)
+    assert "".join(traceback.format_exception(told)).encode()
+    assert r"m\udce4dchen.wav is no recording" in caplog.text
+    other = ValueError("m\xe4dchen.wav")
+    assert leaving_a_rank.shown_cause(other) is other
+
+
+def test_a_rank_prints_the_name_of_any_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", write_through=True)
+        monkeypatch.setattr(sys, name, Unbuffered(stream))
+    leaving_a_rank.print_any_text()
+    for stream in (sys.stdout, sys.stderr):
+        print("m\udce4dchen", file=stream)
+        assert stream.buffer.getvalue() == rb"m\udce4dchen" + b"\n"  # type: ignore[attr-defined]
+
+
+def test_reported_text_is_such_that_pandas_can_hold_it() -> None:
+    """Ray's controller makes a table of the metrics of all checkpoints at the end."""
+    name = os.fsdecode(b"m\xe4dchen.wav")
+    found = leaving_a_rank.report({name: np.str_(name), "umlaut": "m\xe4dchen.wav"})
+    assert found == {r"m\udce4dchen.wav": r"m\udce4dchen.wav", "umlaut": "m\xe4dchen.wav"}
+    pandas.DataFrame([found])
 
 
 class Color(Enum):

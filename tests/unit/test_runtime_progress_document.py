@@ -1,7 +1,9 @@
 """What users report becomes something that JSON and a status can hold."""
 
 import json
+import os
 import threading
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,17 @@ import torch
 
 from trainingrun_protocol.progress import Progress, RunState
 from trainingrun_runtime.progress.document import read, write
-from trainingrun_runtime.store.reported_metrics import MOST, SHOWN, printable_metrics, shown_metrics
+from trainingrun_runtime.store import metrics_table
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.reported_metrics import (
+    MOST,
+    SHOWN,
+    Row,
+    printable_metrics,
+    shown_metrics,
+)
+
+NO_UTF8 = os.fsdecode(b"m\xe4dchen.wav")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,63 @@ def test_no_metric_can_break_the_progress() -> None:
     json.dumps(printed, allow_nan=False)
     assert printed["hostile"] == "<Hostile>"
     assert printed["7"] == "b'\\xff'"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+class Unreadable(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [NO_UTF8, np.str_(NO_UTF8), Path(NO_UTF8), [Path(NO_UTF8)]])
+def test_text_that_is_no_utf_8_is_shown_with_its_escape(value: Any) -> None:
+    """As `os.listdir` returns the name of a file that another system has named."""
+    printed = printable_metrics({NO_UTF8: value})
+    assert r"m\udce4dchen.wav" in printed[r"m\udce4dchen.wav"].replace("\\\\", "\\")
+    assert json.dumps(printed, ensure_ascii=False).encode()
+    manifest = Manifest(
+        path="checkpoints/one", step=1, world_size=1, attempt=1, fencing_token=1, index=1,
+        metrics=printed, files={}, time=0.0,
+    )  # fmt: skip
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+    table = metrics_table.table_of([Row(1, 0.0, printed)], 1)
+    assert table.column_names[-1] == r"m\udce4dchen.wav"
+
+
+def test_text_that_is_no_utf_8_is_not_longer_than_other_text() -> None:
+    printed = printable_metrics({"\udce4" * 200: "\udce4" * 200})
+    assert [(len(name), len(value)) for name, value in printed.items()] == [(200, 200)]
+
+
+def test_a_metric_is_of_a_type_that_every_process_knows() -> None:
+    printed = printable_metrics({"level": Level.HIGH, "name": Unreadable("x"), Unreadable("y"): 1})
+    assert {name: type(value) for name, value in printed.items()} == {
+        "level": int,
+        "name": str,
+        "<Unreadable>": int,
+    }
+
+
+def test_names_that_are_printed_alike_are_numbered() -> None:
+    long = "k" * 250
+    printed = printable_metrics({1: "a", "1": "b", long: "c", long + "!": "d", "1_2": "e"})
+    assert list(printed.values()) == ["a", "b", "c", "d", "e"]
+    assert list(printed)[:2] == ["1", "1_2"]
+    assert max(map(len, printed)) == 200
+    assert printable_metrics(printed) == printed
+
+
+def test_a_document_with_text_that_is_no_utf_8_is_read(tmp_path: Path) -> None:
+    said = Progress(attempt=1).model_copy(update={"warnings": [NO_UTF8], "storage_error": NO_UTF8})
+    write(tmp_path / "progress.json", said)
+    found = read(tmp_path / "progress.json")
+    assert found is not None
+    assert (found.warnings, found.storage_error) == ([r"m\udce4dchen.wav"], r"m\udce4dchen.wav")
 
 
 def test_metrics_are_bounded() -> None:

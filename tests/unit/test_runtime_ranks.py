@@ -109,3 +109,17 @@ def test_a_lost_node_on_which_a_pod_may_wait_is_not_said_to_be_lost_for_ever(
     ranks.died({"ray-1"})
     monkeypatch.setattr("trainingrun_runtime.coordinator.ranks.LOST_S", 0.0)
     assert ranks.lost_nodes == []
+
+
+def test_a_group_has_trained_once_each_of_its_ranks_has_returned() -> None:
+    ranks = Ranks()
+    assert ranks.not_returned() == [], "no group has begun"
+    ranks.begin(1, 2)
+    ranks.returned(1, 0)
+    assert ranks.not_returned() == [1]
+    ranks.begin(2, 2)
+    ranks.returned(1, 1)  # it comes late
+    assert ranks.not_returned() == [0, 1]
+    ranks.returned(2, 1)
+    ranks.returned(2, 0)
+    assert ranks.not_returned() == []

@@ -1,15 +1,17 @@
-"""An exception in one line, and ranks in words; a module without imports, for the driver."""
+"""An exception in one line, and ranks in words; a module that loads nothing, for the driver."""
 
 from collections.abc import Collection
+
+from trainingrun_protocol.wire import encodable
 
 _NAMED = 5
 """Ranks that a sentence names."""
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text; none where it cannot tell it."""
+    """An error's text, such as UTF-8 can hold; none where it cannot tell it."""
     try:
-        return str(error).strip()
+        return encodable(str(error)).strip()
     except Exception:
         return ""
 

@@ -136,6 +136,8 @@ class Coordinator:
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
     place_of = _of(lambda self: self._ranks, Ranks.of_first)
     members = _of(lambda self: self._ranks, Ranks.members)
+    returned = _of(lambda self: self._ranks, Ranks.returned)
+    not_returned = _of(lambda self: self._ranks, Ranks.not_returned)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
     can_save_alone = _of(lambda self: self._ranks, Ranks.can_save_alone)
     cannot_save_alone = _of(lambda self: self._ranks, Ranks.cannot_save_alone)
@@ -351,6 +353,13 @@ class Coordinator:
         self._checkpoints.committed(upload)
 
     # How the driver ends, and the progress document.
+
+    def concluding(
+        self, failure: Failure | None = None, result: ProgressResult | None = None
+    ) -> None:
+        """The driver is about to end so: its document says how, and not yet that it has ended."""
+        self._progress.concluding(failure, result)
+        self.write()
 
     def page_written(self, uri: str) -> None:
         """The driver: the page of the run is in the bucket."""

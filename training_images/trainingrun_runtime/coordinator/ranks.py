@@ -69,6 +69,7 @@ class _Group:
         self.without_notes = "that takes a Session"
         self.comparison = RankComparison(world_size)
         self.locations: dict[int, Location] = {}
+        self.returned: set[int] = set()  # ranks whose training function has returned
 
 
 class Ranks:
@@ -109,6 +110,17 @@ class Ranks:
                 self._left[place.ray_node] = place.node
             for place in self._places.values():
                 self._left.pop(place.ray_node, None)
+
+    def returned(self, group: int, rank: int) -> None:
+        """A worker: its training function has returned."""
+        with self._lock:
+            if group == self._group.number:
+                self._group.returned.add(rank)
+
+    def not_returned(self) -> list[int]:
+        """The driver: the ranks of the newest worker group that have not said so."""
+        with self._lock:
+            return sorted(set(range(self._group.world_size)) - self._group.returned)
 
     def joined(
         self,

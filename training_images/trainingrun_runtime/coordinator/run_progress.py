@@ -205,6 +205,11 @@ class RunProgress:
         with self._lock:
             self._accounting.failed(time.time(), failure)
 
+    def concluding(self, failure: Failure | None, result: ProgressResult | None) -> None:
+        """The driver is about to end so."""
+        with self._lock:
+            self._accounting.concluding(failure, result)
+
     def suspended(self) -> None:
         """The driver ends because of a suspend request."""
         with self._lock:

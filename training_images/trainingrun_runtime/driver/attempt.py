@@ -25,7 +25,7 @@ from trainingrun_protocol.progress import (
 from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
-from ..error_text import first_line, text_of
+from ..error_text import first_line, in_words, text_of
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
@@ -200,9 +200,12 @@ class Attempt:
     def _write_page(self, state: RunState, **outcome: Any) -> None:
         """Write the page of the run, before the document that says that this driver has ended.
 
-        It is for people: whatever keeps it from being written changes nothing else.
+        It is for people: whatever keeps it from being written changes nothing else. How the driver
+        ends is in its document before: the page takes memory, for want of which the head may end.
         """
         try:
+            told = self._coordinator.concluding.remote(**outcome)
+            ray.get(told, timeout=COORDINATOR_TIMEOUT_S)
             progress = self._progress()
             # The reason that was reported first is kept.
             update = {"state": state, **outcome}
@@ -250,7 +253,19 @@ class Attempt:
                 f"the script ended {did}, so nothing is trained; call fit() of a Ray Train trainer "
                 "at the script's top level, where it runs as __main__, and let it return"
             )
-        return script.FailedAfterTraining(raised) if raised and fit.succeeded else raised
+        if raised is None:
+            return self._unknown_end()
+        return script.FailedAfterTraining(raised) if fit.succeeded else raised
+
+    def _unknown_end(self) -> BaseException | None:
+        """Why it is not known that the training is done, though Ray takes it for done."""
+        silent = ray.get(self._coordinator.not_returned.remote(), timeout=COORDINATOR_TIMEOUT_S)
+        if not silent:
+            return None
+        return RuntimeError(
+            f"the training function of {in_words(silent)} has ended without returning, and without "
+            "an error that Ray could tell; see what it has printed last with `trainingrun logs`"
+        )
 
     def _conclude(self, error: BaseException | None) -> int:
         """Write the outcome to bucket and document; returns the exit code.

@@ -9,7 +9,12 @@ from ray import cloudpickle
 
 from ..coordinator.checkpoints import UploadedCheckpoint
 from ..ray_internals.filesystem import SessionCheckpoint
-from ..ray_internals.training import ControllerCallback, ReportCallback, WorkerGroupCallback
+from ..ray_internals.training import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerGroupCallback,
+    keep_no_snapshot,
+)
 from ..store.reported_metrics import printable, printable_metrics
 
 _PENDING = 100
@@ -29,6 +34,10 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
         self._last: dict[str, Any] | None = None
         self._pending: deque[Any] = deque(maxlen=_PENDING)
         self._steps = ReportedSteps(lambda: int(ray.get(coordinator.resumed_step.remote())))
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Ray's controller begins: this is its process."""
+        keep_no_snapshot()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """A worker group begins, at the step of the checkpoint that it will restore."""

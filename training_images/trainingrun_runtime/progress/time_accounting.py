@@ -416,6 +416,11 @@ class TimeAccounting:
         self._lose(number, reason, now, failure.message, step=self._step, action=action)
         self._state, self._failure = RunState.FAILED, failure
 
+    def concluding(self, failure: Failure | None, result: ProgressResult | None) -> None:
+        """The driver is about to end so; the reason that was given first is kept."""
+        if not self._state.final:
+            self._failure, self._result = self._failure or failure, result or self._result
+
     def suspended(self) -> None:
         """The driver ends because of a suspend request, after a checkpoint."""
         self._state = RunState.SUSPENDED

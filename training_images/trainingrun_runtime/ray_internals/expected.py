@@ -38,7 +38,12 @@ PARAMETERS: dict[tuple[str, str], str] = {
     (_CONTEXT, "TrainContext._sync_checkpoint_dir_name_across_ranks"): "self, checkpoint_dir_name",
     (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): "self, fn, fn_args, fn_kwargs",
     (_CALLBACK, "ReportCallback.after_report"): "self, training_report, metrics",
+    (_CALLBACK, "ControllerCallback.after_controller_start"): "self, train_run_context",
     (_CALLBACK, "ControllerCallback.after_controller_finish"): "self, result",
+    (
+        f"{_EXECUTION}.checkpoint.checkpoint_manager",
+        "CheckpointManager._write_state_to_storage",
+    ): "self",
     (_CALLBACK, "WorkerGroupCallback.before_worker_group_start"): "self, worker_group_context",
     (_CALLBACK, "WorkerGroupCallback.after_worker_group_start"): "self, worker_group",
     (

@@ -267,6 +267,25 @@ def change_reports(change: Callable[[Mapping[Any, Any]], dict[Any, Any]]) -> Non
     context.report = changed
 
 
+def keep_no_snapshot() -> None:
+    """In Ray's controller: make no snapshot of the checkpoints; see `filesystem`, which drops it.
+
+    It is JSON with all metrics of all checkpoints, and what JSON cannot hold, such as a number of
+    NumPy or text that is no UTF-8, ends the worker group at each checkpoint again.
+    """
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+
+    CheckpointManager._write_state_to_storage = lambda _manager: None
+
+
+def write_file(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
+    """Write one small file, its folder included."""
+    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):  # an object store has no folders to make
+        filesystem.create_dir(str(Path(path).parent))
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(content)
+
+
 def _is_local(checkpoint: ray.train.Checkpoint) -> bool:
     return isinstance(checkpoint.filesystem, pyarrow.fs.LocalFileSystem)
 

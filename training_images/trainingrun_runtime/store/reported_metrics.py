@@ -8,6 +8,8 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
+from trainingrun_protocol.wire import encodable
+
 log = logging.getLogger(__name__)
 
 MOST = 1000
@@ -30,18 +32,22 @@ def printable_metrics(metrics: Mapping[Any, Any], needed: Collection[str] = ()) 
     """
     if len(metrics) > MOST:
         _say_that_they_are_too_many()
-    kept = islice(_first(needed, metrics).items(), MOST)
-    return {_name(name, metrics): printable(value) for name, value in kept}
+    kept: dict[str, Any] = {}
+    for name, value in islice(_first(needed, metrics).items(), MOST):
+        kept[_free(_text(name), kept)] = printable(value)
+    return kept
 
 
-def _name(name: Any, others: Collection[Any]) -> str:
-    text = str(name)
-    if not isinstance(name, str) and text in others:
-        text = f"{text} ({type(name).__name__})"
-    if len(text) <= _CHARACTERS:
-        return text
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-    return f"{text[: _CHARACTERS - _DIGITS - 1]}~{digest}"
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, numbered where it is taken: by one that is alike in all characters kept, or `1`
+    where there is `"1"`, too.
+    """
+    found, count = name, 1
+    while found in taken:
+        count += 1
+        mark = f"_{count}"
+        found = name[: _CHARACTERS - len(mark)] + mark
+    return found
 
 
 def shown_metrics(metrics: Mapping[str, Any], needed: Collection[str] = ()) -> dict[str, Any]:
@@ -66,22 +72,31 @@ def printable(value: Any) -> Any:
     """A metric as JSON can carry it; never raises.
 
     Numbers of any library become Python numbers, NaN and infinity the strings "NaN", "Infinity" and
-    "-Infinity", anything else its `repr`.
+    "-Infinity", anything else its `repr`. Text is such that UTF-8 can hold it.
     """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return value[:_CHARACTERS]
+        return _text(value)
     try:
         if hasattr(value, "item"):  # a scalar of numpy, torch or jax; larger arrays raise
             value = value.item()
         if isinstance(value, bool):
             return value
         if isinstance(value, int):
-            return value if abs(value) < 2**63 else float(value)
+            # Not of a type of the user's, such as an IntEnum, which another process may not know.
+            return int(value) if abs(value) < 2**63 else float(value)
         if isinstance(value, float):
-            return value if math.isfinite(value) else _spelled(value)
-        return repr(value)[:_CHARACTERS]
+            return float(value) if math.isfinite(value) else _spelled(value)
+        return _text(value if isinstance(value, str) else repr(value))
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _text(value: Any) -> str:
+    """At most 200 characters, such as UTF-8 can hold; never raises."""
+    try:
+        return encodable(str(value)[:_CHARACTERS])[:_CHARACTERS]
     except Exception:
         return f"<{type(value).__name__}>"
 

@@ -18,6 +18,8 @@ from typing import Any
 import ray.cloudpickle
 from ray.exceptions import RayActorError
 
+from trainingrun_protocol.wire import encodable
+
 from ..error_text import text_of
 from ..known_errors import failure_causes, remedies
 from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Resized, Suspended
@@ -56,7 +58,7 @@ def as_text(error: BaseException) -> BaseException:
     text = text_of(error)
     if not text and place is not None:  # such as a bare assert
         text = linecache.getline(*place).strip()
-    trace = "".join(traceback.format_exception(error))[-_TRACE:]
+    trace = encodable("".join(traceback.format_exception(error))[-_TRACE:])
     told = RaisedOnRank(
         type(error).__name__, text, raised_at(error), trace, failure_causes.retry_of(error)
     )
@@ -66,9 +68,41 @@ def as_text(error: BaseException) -> BaseException:
     return told
 
 
+def print_any_text() -> None:
+    """Have this process print text that is no UTF-8, such as a file's name, with its escape.
+
+    Python does so with errors alone, and Ray not with them either: the log of an error would raise
+    another one.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # Ray's own stream hands it on
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def shown_cause(error: BaseException) -> BaseException | None:
+    """The cause of what is raised in place of an error, for Ray's own traceback of it.
+
+    None: its text is no UTF-8, so Ray's controller could not log it. The rank's log has it.
+    """
+    text = "".join(traceback.format_exception(error))
+    if text == encodable(text):
+        return error
+    log.error("%s", encodable(text))
+    return None
+
+
 def report(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What is reported, with text in place of what does not travel."""
-    return {_value(name): _value(value) for name, value in metrics.items()}
+    """What is reported, with text in place of what does not travel.
+
+    Text is such that UTF-8 can hold it: Ray makes a table of pandas of what came with checkpoints.
+    """
+    return {_told(name): _told(value) for name, value in metrics.items()}
+
+
+def _told(value: Any) -> Any:
+    found = _value(value)
+    return encodable(found) if isinstance(found, str) and not found.isascii() else found
 
 
 def _value(value: Any) -> Any:

@@ -103,8 +103,11 @@ class TrainingFunction:
                 quiet_logs.end_with(f"the training function ends: {first_line(error)}")
             if told is error:
                 raise
-            raise told from error
-        asked = self._function is not None and ray.train.get_context().get_world_rank() == 0
+            raise told from leaving_a_rank.shown_cause(error)
+        rank = ray.train.get_context().get_world_rank()
+        # Ray takes a thread that ends without telling an error for one that has returned.
+        ray.get(self._coordinator.returned.remote(self._group, rank))
+        asked = self._function is not None and rank == 0
         return leaving_a_rank.packed(returned) if asked else None
 
     def _announce(self, *, ended: bool = False) -> None:
@@ -115,6 +118,7 @@ class TrainingFunction:
             announced.announce(self._contract, files, self._group, rank, ended=ended)
 
     def _train(self, config: dict[str, Any]) -> Any:
+        leaving_a_rank.print_any_text()
         stacks.log_on_signal()
         stacks.allow_tracing()
         self._group = ray.get(self._coordinator.next_group.remote())
