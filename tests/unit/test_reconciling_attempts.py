@@ -199,6 +199,31 @@ def test_the_final_progress_is_awaited_for_30_seconds_while_the_head_is_there(
     assert reconcile(observed, 63).status.result.metrics == {"accuracy": 0.9}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("document", "outcome", "reason"),
+    [
+        ({"result": {"metrics": {"loss": 0.5}}}, "Succeeded", None),
+        (
+            {"failure": {"kind": "Application", "message": "ValueError: NaN", "retry": "Never"}},
+            "Failed",
+            LossReason.APPLICATION_ERROR,
+        ),
+        ({}, "Failed", LossReason.APPLICATION_ERROR),
+    ],
+    ids=["done", "failed", "unknown"],
+)
+def test_a_head_that_is_lost_while_it_writes_the_page_has_said_how_it_ends(
+    training: Observed, document: dict[str, Any], outcome: str, reason: LossReason | None
+) -> None:
+    lost = replace(
+        training, ray_jobs=(a_ray_job(status="FAILED"),), progress=a_progress(**document)
+    )
+    last = reconcile(then(lost, 60), 91).status.attempts[-1]
+    assert (last.outcome, last.reason) == (outcome, reason)
+    if "failure" in document:
+        assert last.message == "ValueError: NaN"
+
+
 def test_an_attempt_whose_spec_kuberay_refuses_ends_the_run_at_once(training: Observed) -> None:
     job = a_ray_job(deployment="ValidationFailed", message="bad spec")
     plan = reconcile(replace(training, ray_jobs=(job,)))

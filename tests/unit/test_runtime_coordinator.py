@@ -14,7 +14,7 @@ from support.processes import wait_for
 from support.reconciled import a_polled_run, reconcile, then
 from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
 from trainingrun_protocol.contract import RANK_PODS_FILE, ContractCheckpoints
-from trainingrun_protocol.progress import Hang, ProgressResult, RecordKind, RunState
+from trainingrun_protocol.progress import Failure, ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S
@@ -118,6 +118,23 @@ def test_ranks_of_a_pod_agree_on_one_folder(coordinator: Coordinator) -> None:
     search, _ = coordinator.search_begins()
     assert coordinator.restore_folder(search, "pod a", "/tmp/3") == "/tmp/3", "another search"
     assert coordinator.restore_folder(former, "pod a", "/tmp/4") == "/tmp/4", "a former group"
+
+
+def test_how_a_driver_ends_is_in_its_document_before_it_has_ended(tmp_path: Path) -> None:
+    """The page of the run comes in between, and takes memory."""
+    path = tmp_path / "progress.json"
+    coordinator = Coordinator(a_contract(), 1, 0.0, path, None)
+    first = Failure(kind="Application", message="ValueError: NaN")
+    coordinator.concluding(failure=first)
+    coordinator.concluding(failure=Failure(kind="Infrastructure", message="a later one"))
+    told = progress_document.read(path)
+    assert told is not None
+    assert (told.failure, told.state.final) == (first, False)
+    coordinator.failed(first)
+    told = progress_document.read(path)
+    assert told is not None
+    assert (told.failure, told.state.final) == (first, True)
+    coordinator.close()
 
 
 def test_the_document_has_few_metrics_and_the_result_all_of_them(tmp_path: Path) -> None:

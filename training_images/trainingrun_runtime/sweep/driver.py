@@ -97,6 +97,7 @@ class SweepDriver:
         self._final = RunState.STARTING
         self._result: ProgressResult | None = None
         self._report_uri: str | None = None
+        self._ending = False  # by its failure
         self._writing, self._following = threading.Lock(), threading.RLock()
         self._background = Background()
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
@@ -238,7 +239,7 @@ class SweepDriver:
             fencing_token=self._lease.fencing_token,
             state=state,
             time=time.time(),
-            failure=self._failure if state is RunState.FAILED else None,
+            failure=self._failure if state is RunState.FAILED or self._ending else None,
             result=self._result,
             report_uri=self._report_uri,
             **self._store_errors.fields(),
@@ -246,6 +247,8 @@ class SweepDriver:
         return self._table.progress(head)
 
     def _end(self, state: RunState) -> None:
+        self._ending = state is RunState.FAILED
+        self._write()  # the page takes memory, for want of which the head may end
         if state is not RunState.FAILED or self._failure is None or self._failure.kind != "Storage":
             name = self._contract.name
             self._report_uri = run_page.write(self._lease, name, self._document(state))

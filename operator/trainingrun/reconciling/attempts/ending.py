@@ -177,7 +177,14 @@ def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen:
 def _unexplained(
     context: ReconcileContext, draft: Draft, attempt: Attempt, reason: str, reported: str
 ) -> AttemptEnd:
-    """The RayJob failed and the driver could not say why."""
+    """The RayJob failed, and the driver's document does not say that it has ended."""
+    told = context.progress(attempt.number)
+    if told is not None and told.fencing_token >= draft.bookkeeping.fencing_token:
+        # It was about to end, and its head was lost while it wrote the page of the run.
+        if told.result is not None:
+            return AttemptEnd("Succeeded", None, "The training is done")
+        if told.failure is not None:
+            return _by_failure(told.failure)
     message = reported or f"RayJob {attempt.ray_job} failed"
     exit_code = _EXIT_CODE.search(reported)
     code = int(exit_code.group(1)) if exit_code else None
