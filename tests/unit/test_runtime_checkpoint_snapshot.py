@@ -1,5 +1,6 @@
 """What a checkpoint of the session holds, for all ranks and for each of them."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,22 @@ def test_a_state_is_tried_without_the_values_of_its_tensors() -> None:
     snapshot.try_out(snapshot.encoded({"it": Counter(state)}, {"it"}))
     with pytest.raises(NotSavable, match=r"it: state_dict\(\)\['state'\]\['f'\] is a function"):
         snapshot.encoded({"it": Counter({"f": lambda: 0})}, {"it"})
+
+
+def test_a_tensor_whose_name_is_no_utf_8_is_refused(tmp_path: Path) -> None:
+    """Such as one for each file of a folder; no reader of the files takes that name."""
+    name = os.fsdecode(b"m\xe4dchen.wav")
+    objects = {"it": Counter({name: torch.ones(2)})}
+    refused = r"it\.state\.m\\udce4dchen\.wav is the name of a tensor and no UTF-8"
+    with pytest.raises(NotSavable, match=refused):
+        snapshot.try_out(snapshot.encoded(objects, objects))
+    with pytest.raises(NotSavable, match=refused):
+        saved(tmp_path, [objects], set())
+    kept = {"it": Counter({"m\xe4dchen.wav": torch.ones(2), "text": name})}
+    saved(tmp_path, [kept], set())
+    again = {"it": Counter()}
+    snapshot.restore(LocalFiles(tmp_path), again, 0, 1)
+    assert again["it"].state["text"] == name
 
 
 def test_what_is_no_tensor_is_read_back_before_it_counts() -> None:

@@ -82,6 +82,7 @@ def try_out(states: Mapping[str, Encoded]) -> None:
         NotSavable: one of the states cannot be read back, or its tensors not be written.
     """
     for name, state in states.items():
+        tensor_files.require_names(place for place, _ in sharded_state.entries(state.tree, name))
         sharded_state.parts(state)
         _require_readable(name, state.tree)
         tensors = {

@@ -9,10 +9,12 @@ beside it, no rank needs to know what another one writes, and no file is a pickl
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
+
+from trainingrun_protocol.wire import encodable
 
 from .encoding import NotSavable
 
@@ -91,6 +93,7 @@ class TensorFile(NamedTuple):
         return sorted(self.parts, key=lambda name: (-self.parts[name].local.element_size(), name))
 
     def _header(self, names: list[str]) -> bytes:
+        require_names(names)
         offsets = {name: {_OFFSET: list(self.parts[name].offsets)} for name in names}
         header: dict[str, Any] = {
             "__metadata__": {"format": "pt", _OFFSETS: json.dumps(offsets)},
@@ -114,6 +117,20 @@ class TensorFile(NamedTuple):
                 "such as one for each layer"
             )
         return _LENGTH.pack(len(text)) + text
+
+
+def require_names(names: Iterable[str]) -> None:
+    """Make sure that readers of the format take these names of tensors.
+
+    Raises:
+        NotSavable: one is no UTF-8, as the name of a file may be.
+    """
+    for name in names:
+        if not name.isascii() and encodable(name) != name:
+            raise NotSavable(
+                f"{encodable(name)} is the name of a tensor and no UTF-8, so nothing could read "
+                "it from a checkpoint; let state_dict() give it another name"
+            )
 
 
 def whole(tensor: torch.Tensor) -> Part:
