@@ -104,10 +104,7 @@ class TrainingFunction:
             if told is error:
                 raise
             raise told from leaving_a_rank.shown_cause(error)
-        rank = ray.train.get_context().get_world_rank()
-        # Ray takes a thread that ends without telling an error for one that has returned.
-        ray.get(self._coordinator.returned.remote(self._group, rank))
-        asked = self._function is not None and rank == 0
+        asked = self._function is not None and ray.train.get_context().get_world_rank() == 0
         return leaving_a_rank.packed(returned) if asked else None
 
     def _announce(self, *, ended: bool = False) -> None:

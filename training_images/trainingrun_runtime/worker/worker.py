@@ -248,6 +248,8 @@ class Worker:
     def returned(self) -> None:
         """The training function has returned, and the last checkpoint is committed."""
         self._standstill.returned()
+        # Ray takes a thread that ends without telling an error for one that has returned.
+        ray.get(self.coordinator.returned.remote(self.group, self.rank))
 
     def end(self) -> None:
         """The training function returned or raised."""
