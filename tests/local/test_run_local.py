@@ -290,6 +290,14 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     assert "--resume continues" in stopped.output
     nodes = (folder / "trainingrun-local").glob("**/local-*.log")
     assert [node.name for node in nodes] == ["local-1.log"], "one node holds both workers"
+    place = ("tiny", "--folder", str(folder / "trainingrun-local/tiny"))
+    code, printed, _ = call("logs", *place, "--follow")
+    assert code == 0
+    assert "[ranks 0-1] the training function ends: suspended after step" in printed
+    assert "Traceback" not in printed
+    assert "PreemptionWatcher" not in printed
+    code, _, errors = call("watch", *place)
+    assert (code, "tiny is suspended: attempt 1 was stopped" in errors) == (1, True)
 
     resumed = start(folder, manifest, "--resume")
     assert resumed.wait() == 0, resumed.output

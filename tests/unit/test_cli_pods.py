@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
+from support.deadlines import ends_within
+from trainingrun.cli import pod_commands
+from trainingrun.cli.common import CliError
+from trainingrun.cli.kube import Kube
 from trainingrun.reconciling.bookkeeping import Bookkeeping
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -133,6 +137,17 @@ def test_where_a_rank_has_no_pod_it_is_said(
     assert (code, output) == (1, "")
     assert errors.startswith(sentence)
     assert errors.count("\n") == 1
+
+
+def test_a_head_that_never_answers_is_waited_for_no_longer_than_it_may_take(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kubectl").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(pod_commands, "_ANSWER_S", 0.2)
+    answer(server, a_pod("digits-1-head"))
+    run = server.answers[f"{RUNS}/digits"][0][1]
+    with ends_within(30), pytest.raises(CliError, match="has not answered kubectl exec within"):
+        pod_commands.request_stacks(Kube(None, None), run, None)
 
 
 def test_without_kubectl_it_is_said(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .kube import Kube
 
 _DASHBOARD_PORT = 8265
+_ANSWER_S = 90.0
+"""For a script in the head's pod: of a lost node none ever ends. `_REQUEST_STACKS` takes a
+minute at most."""
 _SHELL = ["sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec sh"]
 
 _RANK_PODS = f"cat ${{{STATE_DIRECTORY_ENV}:-{STATE_DIRECTORY}}}/{RANK_PODS_FILE}"
@@ -174,15 +177,26 @@ def request_stacks(kube: "Kube", run: dict[str, Any], context: str | None) -> No
 def _on_head(
     kube: "Kube", pod: str, script: str, context: str | None
 ) -> "subprocess.CompletedProcess[str]":
+    """Run a script in the head's pod.
+
+    Raises:
+        CliError: kubectl is not installed, or the pod does not answer.
+    """
     words = ["exec", pod, f"--container={names.HEAD_CONTAINER}", "--", "sh", "-c", script]
-    return subprocess.run(
-        [*_kubectl(kube, context), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        return subprocess.run(
+            [*_kubectl(kube, context), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_ANSWER_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise CliError(
+            f"pod {pod} has not answered kubectl exec within {_ANSWER_S:.0f} s; is its node lost?"
+        ) from None
 
 
 def _pods_on_head(kube: "Kube", run: dict[str, Any], context: str | None) -> dict[int, str]:
