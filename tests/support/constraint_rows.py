@@ -622,7 +622,7 @@ ROWS: list[Row] = [
         "spec.storage.uri",
         FOLDER,
         [
-            *("s3://runs", "gs://runs/", "abfss://runs/team-a", "file:///data/runs"),
+            *("s3://runs", "gs://runs/", "abfss://runs/team-a"),
             *("abfss://a@b.dfs.core.windows.net/c", "abfs://a-1@b.blob.core.windows.net"),
         ],
         [

@@ -237,6 +237,14 @@ spec:
   training: {function: "train:main"}
   storage: {uri: "s3://runs/demo"}
 """
+SHARED = """
+  podTemplate:
+    spec:
+      volumes: [{name: d, persistentVolumeClaim: {claimName: d}}]
+      containers:
+      - {name: ray-head, volumeMounts: [{name: d, mountPath: /data}]}
+      - {name: ray-worker, volumeMounts: [{name: d, mountPath: /data}]}
+"""
 CONFIG_MAP = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: other}\n---"
 
 
@@ -254,6 +262,12 @@ CONFIG_MAP = "kind: ConfigMap\napiVersion: v1\nmetadata: {name: other}\n---"
         ),
         pytest.param(
             RUN.replace("s3://runs/demo", "file:///data"),
+            [],
+            "spec.storage.uri is \"file:///data\": is a folder of each pod by itself",
+            id="a folder of each pod",
+        ),
+        pytest.param(
+            RUN.replace("s3://runs/demo", "file:///data") + SHARED,
             ["--code", "."],
             "storage.uri is file:///data, a folder of the pods",
             id="no bucket",

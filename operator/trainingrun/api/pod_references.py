@@ -11,6 +11,13 @@ from .pod_schema import Fault, Location
 _LISTS = ("containers", "initContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS = ("postStart", "preStop")
+_OF_ONE_POD = frozenset(
+    (
+        *("emptyDir", "ephemeral", "configMap", "secret", "projected", "downwardAPI", "image"),
+        "gitRepo",
+    )
+)
+"""Sources of a volume that each pod has for itself, or that nothing is written to."""
 
 
 Templates = Sequence[tuple[Location, Mapping[str, Any]]]
@@ -61,6 +68,37 @@ def faults(pod: Pod, templates: Templates) -> Iterator[Fault]:
                 if port.isdecimal():
                     says = f"write the number {port}, without quotes"
                 yield Fault((*place, *where), says, port)
+
+
+def share(pods: Sequence[tuple[Pod, Templates]], path: str) -> bool:
+    """Whether Ray's containers of all pods have one volume at a path, which none has by itself."""
+    found = [_volume_at(pod, templates, path) for pod, templates in pods]
+    first = found[0]
+    return first is not None and all(one == first for one in found)
+
+
+def _volume_at(pod: Pod, templates: Templates, path: str) -> tuple[str, Any] | None:
+    """Where the volume is mounted in which a path of Ray's container lies, and its source."""
+    found = [(place, spec) for place, one in templates if (spec := _mapping(one.get("spec")))]
+    volumes = {
+        volume.get("name"): {key: value for key, value in volume.items() if key != "name"}
+        for _, spec in found
+        for volume in _items(spec, "volumes")
+    }
+    mounts = {
+        str(mount.get("mountPath")).rstrip("/"): mount
+        for _, container in _containers(pod, found)
+        if container.get("name") == pod.container
+        for mount in _items(container, "volumeMounts")
+    }
+    inside = [place for place in mounts if place and f"{path}/".startswith(f"{place}/")]
+    if not inside:
+        return None
+    mount = mounts[max(inside, key=len)]
+    source = volumes.get(mount.get("name"))
+    if not source or mount.get("readOnly") or _OF_ONE_POD & source.keys():
+        return None
+    return max(inside, key=len), (source, mount.get("subPath"))
 
 
 def _containers(pod: Pod, found: Templates) -> Iterator[tuple[Location, Mapping[str, Any]]]:

@@ -66,7 +66,8 @@ class Storage(Model):
     """The bucket in which the run keeps its lease, checkpoints and result."""
 
     uri: str = Field(max_length=1024)
-    """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it."""
+    """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it. `file:///…`
+    is for a volume that podTemplate mounts in the Ray containers of all pods."""
     endpoint: str | None = Field(default=None, max_length=1024)
     """URL of an S3-compatible service. Default: the cloud's own."""
     region: str | None = Field(default=None, max_length=63)

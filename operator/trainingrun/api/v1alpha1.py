@@ -5,7 +5,6 @@ Each section of the spec is in a `…_spec.py`, the status that the operator wri
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -192,6 +191,18 @@ class RunSpec(Model):
             "failures.rules",
         ),
         Rule(
+            None,  # CEL does not see the mounts
+            "is a folder of each pod by itself, so that what one writes no other one finds; write "
+            "a folder in a bucket, or mount one volume, such as a persistentVolumeClaim that many "
+            "nodes can write, in ray-head and ray-worker at this folder or above it, in "
+            "podTemplate",
+            lambda spec: (
+                not spec.storage.uri.startswith("file:")
+                or pod_references.share(spec.pods, spec.storage.uri.removeprefix("file://"))
+            ),
+            "storage.uri",
+        ),
+        Rule(
             None,  # CEL does not see config and the sweep's values
             f"config, requirements, script.args and spec.sweep must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
@@ -204,27 +215,25 @@ class RunSpec(Model):
 
     @model_validator(mode="after")
     def _pods_have_what_they_name(self) -> Self:
-        found = dict.fromkeys(
-            fault for pod in self._pods() for fault in pod_references.faults(*pod)
-        )
+        found = dict.fromkeys(fault for pod in self.pods for fault in pod_references.faults(*pod))
         if found:
             errors = [fault.error() for fault in found]
             raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
-    def _pods(self) -> Iterator[tuple[pod_references.Pod, pod_references.Templates]]:
+    @property
+    def pods(self) -> list[tuple[pod_references.Pod, pod_references.Templates]]:
         """Head and worker, each with the templates that are merged over it."""
         script = ("script",) if self.training.script and self.training.script.config_map else ()
         head, worker = RAY_CONTAINERS
+        volumes = ("shared-memory", *script)
+        of_head = pod_references.Pod(head, worker, ("tokens", *volumes), tuple(HEAD_PORTS))
+        of_worker = pod_references.Pod(worker, head, volumes, tuple(WORKER_PORTS))
         common = (("podTemplate",), self.pod_template)
-        of_head = pod_references.Pod(
-            head, worker, ("shared-memory", "tokens", *script), tuple(HEAD_PORTS)
-        )
-        yield of_head, [common, (("head", "podTemplate"), self.head.pod_template)]
-        of_worker = pod_references.Pod(
-            worker, head, ("shared-memory", *script), tuple(WORKER_PORTS)
-        )
-        yield of_worker, [common, (("workers", "podTemplate"), self.workers.pod_template)]
+        return [
+            (of_head, [common, (("head", "podTemplate"), self.head.pod_template)]),
+            (of_worker, [common, (("workers", "podTemplate"), self.workers.pod_template)]),
+        ]
 
     @property
     def total_workers(self) -> int:

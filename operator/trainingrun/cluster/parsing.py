@@ -16,7 +16,7 @@ from ..api.training_spec import Training
 from ..api.v1alpha1 import ObjectMeta, RunSpec, TrainingRun
 
 PLACEHOLDER = RunSpec(
-    training=Training(function="unusable:spec"), storage=Storage(uri="file:///unusable")
+    training=Training(function="unusable:spec"), storage=Storage(uri="s3://unusable")
 )
 """Stands for what of a spec cannot be used; nothing is ever rendered from it."""
 

@@ -1,0 +1,92 @@
+"""A folder as storage is one of each pod: refused unless all of them mount a volume there."""
+
+from typing import Any
+
+import pytest
+
+from support.constraints import minimal_run
+from trainingrun.api.parse import InvalidRunError, parse
+from trainingrun.api.v1alpha1 import RunSpec
+
+CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
+MOUNT = {"name": "runs", "mountPath": "/data"}
+
+
+def template(mounts: dict[str, Any], volume: Any = CLAIM) -> dict[str, Any]:
+    containers = [{"name": name, "volumeMounts": [mount]} for name, mount in mounts.items()]
+    return {"spec": {"volumes": [volume], "containers": containers}}
+
+
+def both(mount: Any = MOUNT, volume: Any = CLAIM) -> dict[str, Any]:
+    return template({"ray-head": mount, "ray-worker": mount}, volume)
+
+
+def a_run(uri: str = "file:///data/runs", **spec: Any) -> dict[str, Any]:
+    return minimal_run("team-a", storage={"uri": uri}, **spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="no volume"),
+        pytest.param({"podTemplate": template({"ray-head": MOUNT})}, id="the head alone"),
+        pytest.param({"podTemplate": template({"ray-worker": MOUNT})}, id="the workers alone"),
+        pytest.param(
+            {"podTemplate": both(volume={"name": "runs", "emptyDir": {}})}, id="each its own"
+        ),
+        pytest.param({"podTemplate": both({**MOUNT, "mountPath": "/dat"})}, id="elsewhere"),
+        pytest.param({"podTemplate": both({**MOUNT, "readOnly": True})}, id="read only"),
+        pytest.param(
+            {
+                "head": {"podTemplate": template({"ray-head": MOUNT})},
+                "workers": {
+                    "podTemplate": template(
+                        {"ray-worker": MOUNT},
+                        {"name": "runs", "persistentVolumeClaim": {"claimName": "other"}},
+                    )
+                },
+            },
+            id="two volumes of one name",
+        ),
+        pytest.param(
+            {
+                "podTemplate": template(
+                    {"ray-head": {**MOUNT, "subPath": "a"}, "ray-worker": {**MOUNT, "subPath": "b"}}
+                )
+            },
+            id="two folders of it",
+        ),
+    ],
+)
+def test_a_folder_that_pods_do_not_share_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRunError) as refused:
+        parse(a_run(**spec))
+    assert str(refused.value).startswith(
+        'spec.storage.uri is "file:///data/runs": is a folder of each pod by itself'
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"podTemplate": both()}, id="for all"),
+        pytest.param({"podTemplate": both({**MOUNT, "mountPath": "/data/runs/"})}, id="the folder"),
+        pytest.param(
+            {
+                "head": {"podTemplate": template({"ray-head": MOUNT})},
+                "workers": {"podTemplate": template({"ray-worker": MOUNT})},
+            },
+            id="for each",
+        ),
+        pytest.param(
+            {"podTemplate": both(volume={"name": "runs", "nfs": {"server": "a", "path": "/b"}})},
+            id="NFS",
+        ),
+    ],
+)
+def test_a_volume_that_all_pods_mount_there_is_taken(spec: dict[str, Any]) -> None:
+    parse(a_run(**spec))
+
+
+def test_a_bucket_needs_no_volume() -> None:
+    assert isinstance(parse(a_run("s3://runs")).spec, RunSpec)
