@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
+from support.report_runs import failed_run
+from trainingrun.cli.common import CliError, bucket_access
 from trainingrun.cli.log_command import Printed, folded, together
 from trainingrun.rendering import names
+from trainingrun_runtime.store import storage_errors
+from trainingrun_runtime.store.bucket import Bucket
 
 PODS = "/api/v1/namespaces/team-a/pods"
 
@@ -169,6 +173,40 @@ def test_options_that_cannot_be_used_are_named(
 
 def printed(*lines: tuple[float, int | None, str]) -> list[str]:
     return folded([Printed(*line) for line in lines])
+
+
+def test_a_rank_that_the_run_does_not_have_is_an_error(server: Server) -> None:
+    run = a_run()
+    run["spec"]["workers"] = {"count": 2}
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    code, _, errors = call("logs", "digits", "--rank", "7")
+    assert code == 1
+    assert "the run has 2 ranks, 0 to 1, so there is no rank 7" in errors
+    assert call("logs", "digits", "--rank", "1")[0] == 0
+
+
+def test_a_rank_that_has_printed_nothing_is_an_error_where_others_have(tmp_path: Path) -> None:
+    folder = (tmp_path / "demo-1a2b3c4d").as_uri()
+    failed_run(Bucket.open(folder))
+    assert "[rank 2] reading shard 41 79" in call("logs", folder, "--rank", "2")[1]
+    code, output, errors = call("logs", folder, "--rank", "7")
+    assert (code, output) == (1, "")
+    assert "rank 7 has printed nothing in attempt 3" in errors
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (storage_errors.CredentialsError, "credentials are those of this shell's environment"),
+        (storage_errors.DeniedError, "credentials are those of this shell's environment"),
+        (storage_errors.UnreachableError, "name another with --endpoint"),
+        (storage_errors.StoreFullError, "name a Secret"),
+    ],
+)
+def test_an_error_of_the_bucket_says_what_to_do_in_a_shell(error: type, said: str) -> None:
+    with pytest.raises(CliError, match=r"^no credentials were found; ") as raised, bucket_access():
+        raise error("no credentials were found; name a Secret")
+    assert said in str(raised.value)
 
 
 def test_equal_lines_are_one_where_each_rank_has_printed_them_about_then() -> None:

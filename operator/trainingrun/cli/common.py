@@ -17,6 +17,8 @@ from ..api.status import Phase
 from ..local.terminal_text import plain_lines
 
 if TYPE_CHECKING:
+    from trainingrun_runtime.store.storage_errors import StorageError
+
     from .kube import Kube
 
 
@@ -120,12 +122,24 @@ def bucket_access(failed: str = "") -> Iterator[None]:
         try:
             yield
         except StorageError as error:
-            raise CliError(
-                f"{failed}{error} (the bucket's credentials are those of this shell's environment, "
-                "such as AWS_ACCESS_KEY_ID, and --endpoint is for an endpoint that only pods reach)"
-            ) from None
+            raise CliError(f"{failed}{_in_this_shell(error)}") from None
     except ModuleNotFoundError as error:
         raise CliError(f"{error.name} is not installed here; install trainingrun[cli]") from None
+
+
+def _in_this_shell(error: "StorageError") -> str:
+    """What is wrong, and what to do about it here: the sentence's own advice is for pods."""
+    from trainingrun_runtime.store import storage_errors
+
+    cause = str(error).partition("; ")[0]
+    if isinstance(error, storage_errors.CredentialsError | storage_errors.DeniedError):
+        return (
+            f"{cause}; the bucket's credentials are those of this shell's environment, such as "
+            "AWS_ACCESS_KEY_ID: set them to ones that may read and write the run's folder"
+        )
+    if isinstance(error, storage_errors.EndpointError | storage_errors.UnreachableError):
+        return f"{cause}; if only pods reach that endpoint, name another with --endpoint"
+    return str(error)
 
 
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -204,11 +204,14 @@ def logs(
             _of_folder(Place(name, endpoint, trial=trial), selection, follow)
             return
         if local or folder is not None:
-            place = Place(str(own_folder(name, folder)), name=name, trial=trial)
+            own = own_folder(name, folder)
+            _require_rank(records.read(own), rank)
+            place = Place(str(own), name=name, trial=trial)
             _of_folder(place, selection, follow)
             return
         kube = connect(context, namespace)
         run = _begun(kube, name, follow)
+        _require_rank(run, rank)
         status = run.get("status") or {}
         newest = status.get("attempt")
         followed = following.in_cluster(kube, name) if follow else None
@@ -224,6 +227,18 @@ def logs(
                 found.follow(followed)
             return
         _of_folder(in_cluster(run, [], endpoint, trial), selection, follow, followed)
+
+
+def _require_rank(run: Mapping[str, Any] | None, rank: int | None) -> None:
+    """Refuse the number of a rank that the run cannot have.
+
+    Raises:
+        CliError: with one sentence.
+    """
+    count = (((run or {}).get("spec") or {}).get("workers") or {}).get("count")
+    if rank is not None and isinstance(count, int) and rank >= count:
+        has = "one rank, 0" if count == 1 else f"{count} ranks, 0 to {count - 1}"
+        raise CliError(f"the run has {has}, so there is no rank {rank}; name another with --rank")
 
 
 def _begun(kube: "Kube", name: str, follow: bool) -> dict[str, Any]:
@@ -354,9 +369,19 @@ def _of_folder(
         _print(lines)
         if follow:
             _follow_folder(bucket, parts, selection, followed or _by_its_folder(run))
+        elif selection.rank is not None and _never_printed(parts, selection.rank):
+            raise CliError(
+                f"rank {selection.rank} has printed nothing in attempt {parts[0].source.attempt}; "
+                "see which have by leaving out --rank"
+            )
         elif not lines:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             typer.echo(f"There is nothing of this{of} in {bucket.root}.", err=True)
+
+
+def _never_printed(parts: "Sequence[Part]", rank: int) -> bool:
+    """Whether others have printed in an attempt, and this rank has not."""
+    return bool(parts) and all(part.source.rank != rank for part in parts)
 
 
 def _by_its_folder(run: "Bucket") -> following.Followed:
