@@ -85,6 +85,28 @@ def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
             id="below the minimum",
         ),
         pytest.param(
+            RUN + "  workers: {replicas: 2}",
+            "8: spec.workers.replicas is not a field; did you mean count?",
+            id="as a Deployment has it",
+        ),
+        pytest.param(
+            RUN + "  failures: {maxFailures: 2}",
+            "8: spec.failures.maxFailures is not a field; did you mean maxRestarts?",
+            id="as Ray has it",
+        ),
+        pytest.param(
+            RUN + "  workers: {count: \u201c2\u201d}",
+            '8: spec.workers.count is "\u201c2\u201d"; write a whole number; write the plain quotes '
+            "\" or ' around it, not typographic ones",
+            id="typographic quotes",
+        ),
+        pytest.param(
+            "{{ .Values.x }}\n" + RUN,
+            "1: a key is no text; quote it; it has {{ … }}: render the template first, as `helm "
+            "template` does",
+            id="a template of Helm",
+        ),
+        pytest.param(
             RUN + "  workers: {count: many}",
             '8: spec.workers.count is "many"; write a whole number',
             id="wrong type",

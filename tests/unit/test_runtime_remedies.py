@@ -25,6 +25,7 @@ import torch
 from ray.train import WorkerGroupError
 from ray.train.data_parallel_trainer import DataParallelTrainer
 from ray.train.torch import TorchTrainer
+from ray.tune.search.hyperopt import HyperOptSearch
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -217,6 +218,12 @@ def fail_to_report_a_tensor() -> None:
     TrainContext.report(None, {"loss": torch.tensor(1.0)})  # type: ignore[arg-type]
 
 
+def load_an_object() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save({"when": Path(file.name)}, file.name)
+        torch.load(file.name)
+
+
 MET = [
     ("shared-memory", lambda: load(signal.SIGBUS)),
     ("loader-killed", lambda: load(signal.SIGKILL)),
@@ -236,6 +243,11 @@ MET = [
     ("no-process-group", torch.distributed.get_rank),
     ("as-under-torchrun", lambda: os.environ["LOCAL_RANK"]),
     ("no-such-package", lambda: importlib.import_module("no_such_package_anywhere")),
+    ("weights-only", load_an_object),
+    ("hyperopt", lambda: HyperOptSearch({"lr": 0.1}, metric="loss", mode="min")),
+    ("no-such-file", lambda: Path("/data/train/labels.csv").read_text()),
+    ("no-such-file", lambda: torch.load("/data/model.pt")),
+    ("no-such-file", lambda: numpy.load("/data/images.npy")),
 ]
 
 

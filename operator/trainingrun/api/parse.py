@@ -31,6 +31,12 @@ _EXPECTED = {
 _SHOWN_CHARACTERS = 80
 _GPUS = frozenset({"gpu", "gpus", "nvidia.com/gpu", "numgpus", "num_gpus"})
 """What other tools call accelerators in the resources of a worker."""
+_ELSEWHERE = {
+    **dict.fromkeys(("replicas", "numreplicas", "numworkers", "numnodes", "worldsize"), "count"),
+    **dict.fromkeys(("maxfailures", "maxretries", "backofflimit"), "maxRestarts"),
+}
+"""What other tools call a field: Deployments, Jobs, Ray, torchrun."""
+_QUOTES = "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb"
 _BYTES = re.compile(r"([0-9]+(?:[.][0-9]+)?) ?([kKmMgGtTpP])i?[bB]")
 """A size as people write it, which is no quantity of Kubernetes."""
 
@@ -83,7 +89,17 @@ def explain(error: ValidationError) -> list[Problem]:
     """Each problem in what was validated as a TrainingRun, the cause first."""
     # A misspelt field is usually also a missing one: the unknown name is the thing to repair.
     found = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    return [Problem(_sentence(detail), _location(detail)) for detail in found]
+    return [
+        Problem(_sentence(detail) + _quoted_otherwise(detail["input"]), _location(detail))
+        for detail in found
+    ]
+
+
+def _quoted_otherwise(value: Any) -> str:
+    """Of a text in the quotes of a word processor, which are characters of the text to YAML."""
+    if isinstance(value, str) and value and value[0] in _QUOTES and value[-1] in _QUOTES:
+        return "; write the plain quotes \" or ' around it, not typographic ones"
+    return ""
 
 
 def _location(detail: ErrorDetails) -> Location:
@@ -207,6 +223,9 @@ def _known(location: Location, value: Any) -> str:
         return f"write spec.workers.accelerator: {{kind: nvidia, count: {count}}}"
     model = _model_at(location[:-1])
     names = [str(field.alias) for field in _fields(model).values()]
+    meant = _ELSEWHERE.get(str(location[-1]).lower().replace("_", ""))
+    if meant in names:
+        return f"did you mean {meant}?"
     place = path_of(location[:-1]) or "a TrainingRun"
     return did_you_mean(location[-1], names) or f"{place} has {', '.join(sorted(names))}"
 

@@ -92,6 +92,16 @@ def documents(text: str) -> Iterator[Document]:
     Raises:
         NotYamlError: The text cannot be read.
     """
+    try:
+        yield from _documents(text)
+    except NotYamlError as error:
+        if "{{" not in text:
+            raise
+        rendered = "it has {{ … }}: render the template first, as `helm template` does"
+        raise NotYamlError(f"{error}; {rendered}", error.line) from None
+
+
+def _documents(text: str) -> Iterator[Document]:
     if _is_json(text):
         text = text.replace("\t", " ")  # between the values alone; YAML takes no tabs there
     try:

@@ -118,6 +118,10 @@ _IN_LOCAL_WORDS = (
         "own modules are found beside the run's file, in the working directory and on PYTHONPATH",
     ),
     (
+        re.compile(r"mount what is there by volumes"),
+        "in a local run the files are those of this machine, and paths are those that you see",
+    ),
+    (
         re.compile(r"ephemeral|\bdisk is full"),
         "in a local run the disks are those of this machine: free space below /tmp and in the "
         "run's folder",

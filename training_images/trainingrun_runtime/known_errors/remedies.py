@@ -407,6 +407,20 @@ REMEDIES: dict[str, Remedy] = {
         "use torch.distributed in the function of a TorchTrainer alone; elsewhere "
         "ray.train.get_context().get_world_rank() is the rank",
     ),
+    "weights-only": Remedy(
+        r"Weights only load failed",
+        "save state_dict() alone, or pass weights_only=False to torch.load for a file that you "
+        "trust: it holds objects that PyTorch does not load by default",
+    ),
+    "hyperopt": Remedy(
+        r"HyperOpt must be installed|No module named 'hyperopt'",
+        "set spec.sweep with search: Optuna, or put hyperopt into training.requirements",
+    ),
+    "no-such-file": Remedy(
+        r"^FileNotFoundError: \[Errno 2\] No such file or directory: '/",
+        "correct the path, or mount what is there by volumes in workers.podTemplate: a pod has its "
+        "image's files, those of training.code, and no others",
+    ),
     "exit": Remedy(
         r"^SystemExit\b",
         "raise an error that says why, to fail; to end in order, return from the training "
