@@ -96,8 +96,8 @@ def test_other_documents_beside_a_run_are_left_alone(file: Path) -> None:
         ),
         pytest.param(
             RUN + "  workers: {count: \u201c2\u201d}",
-            '8: spec.workers.count is "\u201c2\u201d"; write a whole number; write the plain quotes '
-            "\" or ' around it, not typographic ones",
+            '8: spec.workers.count is "\u201c2\u201d"; write a whole number; write the plain '
+            "quotes \" or ' around it, not typographic ones",
             id="typographic quotes",
         ),
         pytest.param(
