@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trainingrun.local.display import Display, summary
-from trainingrun.local.starting import wait_of
+from trainingrun.local.starting import Wait, wait_of
 from trainingrun_protocol.progress import Progress, ProgressResult, RunState, SweepTable, TrialRow
 
 
@@ -77,6 +77,15 @@ def test_while_a_run_starts_each_line_says_what_it_waits_for(
     else:
         display.show(progress, 1, 0, wait)
     assert out.getvalue() == f"digits: starting · 0 s · {said} · attempt 1\n"
+
+
+def test_the_bar_of_a_start_is_not_that_of_a_training_whose_end_is_unknown() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with Display(console, "digits") as display:
+        display.waits(Wait("Ray's nodes", 1, 2), 1)
+        display.show(Progress(attempt=1, state=RunState.TRAINING, step=70), 1, 0)
+        (task,) = display._bar.tasks
+        assert (task.total, task.completed) == (None, 70)
 
 
 def test_the_trials_of_a_sweep_start_one_by_one() -> None:

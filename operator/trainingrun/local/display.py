@@ -165,7 +165,9 @@ class Display:
 
     def _update(self, parts: Sequence[str], total: int | None, done: int) -> None:
         line = plain(" · ".join(parts))
-        self._bar.update(self._task, total=total, completed=done, line=line)
+        (task,) = self._bar.tasks
+        task.total = total  # None, too, which `update` takes for no change
+        self._bar.update(self._task, completed=done, line=line)
         now = time.monotonic()
         if not self._console.is_terminal and now >= self._line_at and line != self._line:
             self._line_at, self._line = now + _LINE_EVERY_S, line
