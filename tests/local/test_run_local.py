@@ -81,9 +81,9 @@ def _environ(process: Path) -> bytes:
         return b""
 
 
-def start(folder: Path, manifest: str, *options: str) -> Command:
-    folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(manifest)
+def start(folder: Path, manifest: str, *options: str, file: str = "run.yaml") -> Command:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text(manifest)
     code = "from trainingrun.cli.main import app; app()"
     paths = [ROOT / "operator", ROOT / "training_images", folder]
     environment = {
@@ -93,7 +93,7 @@ def start(folder: Path, manifest: str, *options: str) -> Command:
     }
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", code, "run", "run.yaml", "--local", *options],
+            [sys.executable, "-u", "-c", code, "run", file, "--local", *options],
             cwd=folder,
             env=environment,
             stdout=output,
@@ -201,6 +201,19 @@ def test_a_function_that_raises_is_retried_then_fails_with_its_error_and_the_log
         (2, "ApplicationError"),
     ]
     assert "ValueError: no such file (broken.py:3)" in losses[0]["message"]
+
+
+@pytest.mark.slow
+def test_a_function_beside_the_runs_file_is_trained_from_another_folder(folder: Path) -> None:
+    manifest = a_run("beside:train", workers=1)
+    (folder / "job").mkdir()
+    (folder / "job/beside.py").write_text("def train(config):\n    print('found it')\n")
+    command = start(folder, manifest, file="job/run.yaml")
+    assert command.wait() == 0, command.output
+    where = f"training.function beside:train is that of {folder / 'job/beside.py'}"
+    assert command.output.splitlines()[0] == where
+    printed = call("logs", "tiny", "--folder", str(folder / "trainingrun-local/tiny"))[1]
+    assert "[rank 0] found it" in printed
 
 
 @pytest.mark.slow

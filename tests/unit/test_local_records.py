@@ -51,6 +51,32 @@ def test_of_two_runs_of_a_name_the_one_that_was_begun_or_resumed_last_is_resumed
     assert Folder.prepare(a_run(name="one"), tmp_path, True).uri == second.uri
 
 
+def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
+    tmp_path: Path,
+) -> None:
+    first = Folder.prepare(a_run(name="one"), tmp_path, False)
+    first.begin()
+    manifest = {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": "one"},
+        "spec": {
+            "training": {"script": {"configMap": "code", "file": "train.py"}},
+            "storage": {"uri": "s3://runs/demo"},
+        },
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(manifest))
+    code, _, errors = call("run", str(tmp_path / "run.yaml"), "--local", "--folder", str(tmp_path))
+    assert code == 1
+    assert "ConfigMap code is not in the file" in errors
+    resumed = Folder.prepare(a_run(name="one"), tmp_path, True)
+    assert resumed.uri == first.uri
+    assert resumed.begins == (
+        f"{first.uri.rpartition('/')[2]} is resumed from its beginning, since it has no checkpoint"
+    )
+    assert json.loads((tmp_path / "latest.json").read_text())["uid"] == first.run.metadata.uid
+
+
 def test_a_name_of_which_there_is_no_run_is_not_resumed(tmp_path: Path) -> None:
     Folder.prepare(a_run(name="two"), tmp_path, False)
     with pytest.raises(LocalError, match="holds no run of one to resume, only of two"):
@@ -84,7 +110,6 @@ def test_a_disk_that_is_full_costs_the_display_alone(tmp_path: Path) -> None:
     assert "the training goes on" in str(folder.record.problem)
     status = latest("one", tmp_path)["status"]
     assert (status["attempt"], status["progress"]["step"]) == (1, 7), "as it was written last"
-    assert json.loads((tmp_path / "latest.json").read_text())["attempt"] == 1
     assert list(tmp_path.rglob(".*")) == [], "nothing is left of what was not written"
     folder.record.show(rows())
     assert folder.record.problem is None
@@ -98,10 +123,11 @@ def test_a_folder_that_is_gone_costs_the_display_alone(tmp_path: Path) -> None:
 
 
 def test_what_tells_the_latest_run_is_never_written_in_place(tmp_path: Path) -> None:
-    Folder.prepare(a_run(name="one"), tmp_path, False)
+    Folder.prepare(a_run(name="one"), tmp_path, False).begin()
     before = (tmp_path / "latest.json").read_text()
+    second = Folder.prepare(a_run(name="one"), tmp_path, False)
     with a_full_disk(), pytest.raises(LocalError, match="cannot write to"):
-        Folder.prepare(a_run(name="one"), tmp_path, False)
+        second.begin()
     assert (tmp_path / "latest.json").read_text() == before
 
 
@@ -128,7 +154,9 @@ def test_a_run_whose_process_ended_without_a_word_is_suspended(tmp_path: Path) -
     assert found is not None
     assert found["status"]["phase"] == "Suspended"
     (condition,) = found["status"]["conditions"]
-    assert condition["message"] == "its process ended without a last checkpoint"
+    assert (
+        condition["message"] == "no process trains it, and the last one has not said how it ended"
+    )
 
 
 def test_while_the_store_does_not_answer_the_run_has_the_condition_of_a_cluster(

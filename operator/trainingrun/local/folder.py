@@ -74,10 +74,36 @@ class Folder:
         try:
             folder = cls(here, root, attempt, Record(own, here, attempt))
             folder.logs.mkdir(parents=True, exist_ok=True)
-            records.write(root / _LATEST, json.dumps({"uid": uid, "attempt": attempt}))
         except OSError as error:
             raise LocalError(f"cannot write to {root}: {error.strerror}") from None
         return folder
+
+    def begin(self) -> None:
+        """Make it the latest run of all names here; once nothing more is refused.
+
+        Raises:
+            LocalError: The folder cannot be written.
+        """
+        latest = {"uid": self.run.metadata.uid, "attempt": self.first_attempt}
+        try:
+            records.write(self.root / _LATEST, json.dumps(latest))
+        except OSError as error:
+            raise LocalError(f"cannot write to {self.root}: {error.strerror}") from None
+
+    def discard(self) -> None:
+        """Delete a new run that is refused: else it would be the one that `--resume` means."""
+        records.delete(self.root / self._name)
+
+    @property
+    def begins(self) -> str | None:
+        """What a run that is resumed begins with, in a sentence; None: it is a new one."""
+        if self.first_attempt == 1:
+            return None
+        found = any((self.root / self._name / "manifests").glob("*.json"))
+        how = (
+            "its newest intact checkpoint" if found else "its beginning, since it has no checkpoint"
+        )
+        return f"{self._name} is resumed from {how}"
 
     @property
     def logs(self) -> Path:

@@ -298,7 +298,7 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     status = found["status"]
     if alive is False and status.get("phase") not in ENDS:
-        message = "its process ended without a last checkpoint"
+        message = "no process trains it, and the last one has not said how it ended"
         status |= {
             "phase": Phase.SUSPENDED.value,
             "conditions": [_condition("Suspended", "LocalRun", message)],
@@ -321,7 +321,9 @@ def delete(folder: Path) -> None:
     Raises:
         LocalError: A process trains it now, or it cannot be deleted.
     """
-    if trains(folder) is not False:
+    alive, found = trains(folder), _read(folder) or {}
+    ended = (found.get("status") or {}).get("phase") in ENDS
+    if alive or (alive is None and not ended):
         raise LocalError(f"a process trains the run of {folder}; stop it first, by Ctrl-C")
     uid = folder.name.rpartition("-")[2]
     try:

@@ -87,17 +87,22 @@ def run_locally(
     found = machine.search_paths(None, variables, beside=options.beside)
     where = user_module.locate(run, found["PYTHONPATH"].split(os.pathsep))
     folder = Folder.prepare(run, options.folder, options.resume)
-    script = folder.write_script(config_maps)
-    user_module.check_script(script)
-    base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
-        update={
-            "script": str(script) if script else None,
-            "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
-            "restore_from": folder.restore_from(run.spec.storage),
-            # The folder takes the place of the bucket for checkpoints, not for the code.
-            "code": code_source(run),
-        }
-    )
+    try:
+        script = folder.write_script(config_maps)
+        user_module.check_script(script)
+        base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
+            update={
+                "script": str(script) if script else None,
+                "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
+                "restore_from": folder.restore_from(run.spec.storage),
+                # The folder takes the place of the bucket for checkpoints, not for the code.
+                "code": code_source(run),
+            }
+        )
+    except LocalError:
+        if not options.resume:
+            folder.discard()
+        raise
     environment = {
         **environments.tracking(folder.run),
         **variables,
@@ -107,6 +112,7 @@ def run_locally(
     }
     workers = run.spec.workers
     with folder.record as record:
+        folder.begin()
         ray = LocalRay(
             folder.logs,
             environment,
@@ -118,8 +124,8 @@ def run_locally(
         )
         with _terminable(), ray:
             with Display(console, run.metadata.name) as display:
-                if where is not None:
-                    display.note(where)
+                for sentence in filter(None, (where, folder.begins)):
+                    display.note(sentence)
                 display.starting(workers.count)
                 loop = _Loop(folder, base, ray, display, options)
                 final = loop.run_attempts()
