@@ -303,7 +303,8 @@ def test_a_group_that_has_its_predecessor_s_number_did_not_hang_with_it() -> Non
     hangs = Hangs(ContractHang(after_seconds=20))
     hangs.joins(1)
     hangs.hung(1, Hang(time=1.0, seconds=20.0, message="…", under_way=True), ended=True)
-    assert hangs.hang_of(1) is not None
+    hangs.begin(1, 0)
+    assert hangs.hang_of(1) is not None, "it went on just as its process was ended"
     hangs.group_ended()
     hangs.joins(1)
     assert hangs.hang_of(1) is None

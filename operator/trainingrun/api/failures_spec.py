@@ -180,9 +180,11 @@ class Failures(Model):
     error of the code in two attempts in a row before their first step, and an error of a script
     after its training."""
     max_preemptions: Whole = Field(default=-1, ge=-1, le=100000)
-    """Losses of infrastructure that are survived; -1: as many as there are."""
+    """Losses of infrastructure that are survived; -1: as many as there are. Of a sweep they hold
+    for each trial: one that is lost more often fails alone."""
     max_hangs: Whole = Field(default=3, ge=-1, le=100000)
-    """Hangs that are ended by a restart; the next one ends the run. -1: as many as there are."""
+    """Hangs that are ended by a restart; the next one ends the run. -1: as many as there are. Of a
+    sweep they hold for each trial, which alone fails."""
     hang: Hang = Field(default_factory=Hang)
     """What counts as a hang, and what follows."""
     backoff: Backoff = Field(default_factory=Backoff)

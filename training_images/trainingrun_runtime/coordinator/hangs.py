@@ -160,6 +160,7 @@ class Hangs:
         with self._lock:
             if self._hangs.group != group:
                 self._begin(group, 0)
+                self._ended_group = None
 
     def begin(self, group: int, step: int) -> None:
         """A worker group begins."""
@@ -168,7 +169,6 @@ class Hangs:
 
     def _begin(self, group: int, step: int) -> None:
         self._hangs.group_started(self._clock(), group, step)
-        self._ended_group = None
         self._over()
 
     def group_ended(self) -> None:
