@@ -24,7 +24,6 @@ SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
 def head(apiserver: ApiServer, namespace: str) -> str:
     """A run whose head has Ray's token as KubeRay gives it; the name of that pod."""
     run = apiserver.create(a_run(namespace))
-    apiserver.replace({**run, "status": {"seen": {"rayCluster": CLUSTER["uid"]}}}, "status")
     reference = {"secretKeyRef": {"name": "digits-1-x", "key": "auth_token"}}
     env = [{"name": "RAY_AUTH_TOKEN", "valueFrom": reference}]
     metadata = {
@@ -34,7 +33,9 @@ def head(apiserver: ApiServer, namespace: str) -> str:
         "ownerReferences": [CLUSTER],
     }
     spec = {"containers": [{"name": names.HEAD_CONTAINER, "image": "none", "env": env}]}
-    apiserver.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    pod = apiserver.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    seen = {"rayCluster": CLUSTER["uid"], "head": pod["metadata"]["uid"]}
+    apiserver.replace({**run, "status": {"seen": seen}}, "status")
     return metadata["name"]
 
 

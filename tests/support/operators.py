@@ -295,8 +295,9 @@ class Proxy:
 class PlaysKubeRay:
     """Does by hand what KubeRay would: the RayJob's status and the pods. No KubeRay runs here."""
 
-    def __init__(self, server: ApiServer, namespace: str):
-        self._server, self._namespace = server, namespace
+    def __init__(self, server: ApiServer, namespace: str, address: str = "127.0.0.1"):
+        """Its pods get this IP address."""
+        self._server, self._namespace, self._address = server, namespace, address
 
     def job(self, name: str) -> dict[str, Any]:
         """The RayJob that the operator made."""
@@ -341,7 +342,7 @@ class PlaysKubeRay:
             made = self._server.create(pod)
             made["status"] = {
                 "phase": "Running",
-                "podIP": "127.0.0.1",
+                "podIP": self._address,
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "containerStatuses": [
                     {

@@ -51,7 +51,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def a_pod(name: str, **spec: Any) -> dict[str, Any]:
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "digits-1-x", "uid": "c1"}
-    metadata = {"name": name, "ownerReferences": [{**owner, "controller": True}]}
+    metadata: dict[str, Any] = {"name": name, "uid": f"uid of {name}"}
+    metadata["ownerReferences"] = [{**owner, "controller": True}]
     return {"metadata": metadata, "spec": {"containers": [{"name": "ray-head"}], **spec}}
 
 
@@ -61,7 +62,7 @@ def answer(server: Server, *pods: dict[str, Any], **progress: Any) -> None:
         "spec": {"workers": {"count": 4}},
         "status": {
             "phase": "Running",
-            "seen": Bookkeeping(ray_cluster="c1").to_dict(),
+            "seen": Bookkeeping(ray_cluster="c1", head="uid of digits-1-head").to_dict(),
             "progress": progress,
         },
     }
@@ -221,6 +222,23 @@ def test_the_dashboard_has_the_token_and_ends_with_its_kubectl(
         "--namespace=team-a", "port-forward", "--address=127.0.0.1", "pod/digits-1-head", ":8265",
     ]  # fmt: skip
     assert TOKEN not in line + rest + errors + said
+
+
+def test_a_newer_pod_that_claims_to_be_the_head_gets_no_token_and_names_no_secret(
+    server: Server, upstream: list[str | None], tmp_path: Path
+) -> None:
+    """Whoever creates it chooses its owner, its labels and the Secret in its environment."""
+    forged = with_token("forged-head")
+    forged["metadata"]["creationTimestamp"] = "2999-01-01T00:00:00Z"
+    forged["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["name"] = "another"
+    answer(server, forged)
+    code, _, errors = call("dashboard", "digits", "--no-browser")
+    assert code == 1
+    assert errors.startswith("digits has no head pod now")
+    answer(server, forged, a_pod("digits-1-head"))
+    (tmp_path / "kubectl").write_text('#!/bin/sh\necho "error: $*" >&2; exit 1\n')
+    _, _, errors = call("dashboard", "digits", "--no-browser")
+    assert "kubectl cannot reach pod digits-1-head" in errors
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,9 @@ class Failures(Model):
     """Attempts in a row that may end without a newer checkpoint, whatever ended them."""
     keep_failed_pods_seconds: Whole = Field(default=0, ge=0, le=604800)
     """Seconds for which the pods of a failed attempt stay after its driver has ended. Their GPUs
-    stay in use for as long. The next attempt, suspend and ttlSecondsAfterFinished free them
-    earlier. More seconds than an attempt began with keep its pods for ten minutes longer at
-    most."""
+    stay in use for as long. The next attempt, suspend, a spent budget with action Suspend and
+    ttlSecondsAfterFinished free them earlier. More seconds than an attempt began with keep its pods
+    for ten minutes longer at most."""
 
     @property
     def contract_rules(self) -> list[ContractRule]:

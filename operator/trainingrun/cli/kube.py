@@ -241,18 +241,21 @@ class Kube:
         return _one_sentence(what, after_conflict)
 
     def head(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The newest head pod of a TrainingRun.
+        """The head pod of a TrainingRun: the one that the operator knows by KubeRay's status.
+
+        Whoever creates a pod writes its labels, its owner and the name of the Secret in it.
 
         Raises:
             NotFoundError: It has none now.
         """
-        own = self.pods(run, names.HEAD)
-        if not own:
-            raise NotFoundError(
-                f"{run['metadata']['name']} has no head pod now: it has not started, or it has "
-                "ended and its log was deleted with the pod"
-            )
-        return max(own, key=pod_status.creation_text)
+        known = _seen(run).head
+        for pod in self.pods(run, names.HEAD):
+            if known and pod_status.uid(pod) == known:
+                return pod
+        raise NotFoundError(
+            f"{run['metadata']['name']} has no head pod now: it has not started, or it has "
+            "ended and its log was deleted with the pod"
+        )
 
     def pods(self, run: Mapping[str, Any], role: str = "") -> list[dict[str, Any]]:
         """The pods of a TrainingRun's RayCluster, of one role or of both.
@@ -261,7 +264,7 @@ class Kube:
         whose UID is in the status: whoever may create pods can label one like a run's.
         """
         name = run["metadata"]["name"]
-        ray_cluster = Bookkeeping.read((run.get("status") or {}).get("seen") or {}).ray_cluster
+        ray_cluster = _seen(run).ray_cluster
         labels = f"{names.RUN_LABEL}={name}" + (f",{names.ROLE_LABEL}={role}" if role else "")
         with _one_sentence(f"the pods of {name}"):
             found = self._core.list_namespaced_pod(
@@ -378,6 +381,10 @@ class Kube:
             if error.status == 400:  # "container is waiting to start"
                 raise NoLogError(str(error)) from None
             raise
+
+
+def _seen(run: Mapping[str, Any]) -> Bookkeeping:
+    return Bookkeeping.read((run.get("status") or {}).get("seen") or {})
 
 
 def _token_reference(head: Mapping[str, Any]) -> Mapping[str, str] | None:

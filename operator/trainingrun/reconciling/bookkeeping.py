@@ -15,7 +15,6 @@ from ..api.status import LossReason
 
 OF_ONE_ATTEMPT: dict[str, Any] = {
     "counted": {},
-    "head": None,
     "end_seen": None,
     "given_up": None,
     "suspend_asked": None,
@@ -172,7 +171,8 @@ class Bookkeeping(Model):
     model_config: ClassVar[ConfigDict] = {**Model.model_config, "extra": "ignore"}
 
     head: str | None = None
-    """UID of the current attempt's head pod, once there is one."""
+    """UID of the newest attempt's head pod, once KubeRay's status has named one; kept until the
+    next attempt begins, as `ray_cluster`."""
     ray_cluster: str | None = None
     """UID of the newest attempt's RayCluster, once it was seen with its owner; kept until the next
     attempt begins, for what it may leave."""

@@ -116,6 +116,7 @@ def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> 
         bookkeeping={
             **OF_ONE_ATTEMPT,
             "ray_cluster": None,
+            "head": None,
             "workers": context.run.spec.total_workers,
             "checkpoints": context.run.spec.checkpoints.to_dict(),
             "attempts_without_progress": draft.bookkeeping.attempts_without_progress + 1,
