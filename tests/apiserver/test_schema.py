@@ -74,6 +74,22 @@ def test_the_status_is_a_subresource_that_users_do_not_write(apiserver: ApiServe
     assert created["status"] == {"observedGeneration": -1}
 
 
+def test_runs_can_be_listed_by_suspend_and_by_phase(apiserver: ApiServer, namespace: str):
+    created = apiserver.create(minimal_run(namespace))
+    other = minimal_run(namespace, suspend=True)
+    other["metadata"]["name"] = "other"
+    apiserver.create(other)
+    apiserver.replace({**created, "status": {"phase": "Running"}}, "status")
+    for selector, names in (
+        ("spec.suspend=true", ["other"]),
+        ("spec.suspend=false", ["digits"]),
+        ("status.phase=Running", ["digits"]),
+    ):
+        path = f"{apiserver.path(other, '')}?fieldSelector={selector}"
+        found = apiserver.request("GET", path)["items"]
+        assert [one["metadata"]["name"] for one in found] == names, selector
+
+
 def test_a_status_comes_back_as_it_was_written(apiserver: ApiServer, namespace: str):
     created = apiserver.create(minimal_run(namespace))
     condition = Condition(

@@ -147,6 +147,63 @@ def test_kubernetes_service_variables_do_not_pose_as_settings(render):
     assert deployment(render())["template"]["spec"]["enableServiceLinks"] is False
 
 
+SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+"""Without a user, as OpenShift's restricted-v2 asks for it, which chooses one."""
+
+
+def test_the_user_of_the_pods_can_be_left_to_the_cluster(render, read):
+    objects = render(
+        f"podSecurityContext={json.dumps(SECURITY)}",
+        f"training.podSecurityContext={json.dumps(SECURITY)}",
+    )
+    assert deployment(objects)["template"]["spec"]["securityContext"] == SECURITY
+    found = environment(objects) | {"TRAININGRUN_OPERATOR_OPERATOR_NAMESPACE": "a"}
+    job = rendering.attempt(a_run(), 1, read(found).render)
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert group["template"]["spec"]["securityContext"] == SECURITY
+
+
+def test_a_digest_names_the_image_in_place_of_the_tag(render):
+    digest = "sha256:" + "0" * 64
+    assert container(render(f'image.digest="{digest}"'))["image"] == (
+        f"trainingrun-operator@{digest}"
+    )
+
+
+def test_a_proxy_and_certificates_reach_the_operators_container(render):
+    env = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+        {"name": "SSL_CERT_FILE", "value": "/ca/ca.crt"},
+    ]
+    volume = {"name": "ca", "configMap": {"name": "ca"}}
+    mount = {"name": "ca", "mountPath": "/ca"}
+    objects = render(
+        f"extraEnv={json.dumps(env)}",
+        f"extraVolumes={json.dumps([volume])}",
+        f"extraVolumeMounts={json.dumps([mount])}",
+    )
+    assert container(objects)["env"][-2:] == env
+    assert mount in container(objects)["volumeMounts"]
+    assert volume in deployment(objects)["template"]["spec"]["volumes"]
+
+
+def test_the_spread_of_operators_can_be_chosen(render):
+    zones = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    objects = render("replicas=2", f"topologySpreadConstraints={json.dumps([zones])}")
+    assert deployment(objects)["template"]["spec"]["topologySpreadConstraints"] == [zones]
+
+
+def test_common_labels_are_on_every_object_and_on_the_pod_and_select_nothing(render):
+    objects = render('commonLabels={"cost-center": "ml"}', "replicas=2")
+    assert [
+        one["kind"] for one in objects if one["metadata"]["labels"]["cost-center"] != "ml"
+    ] == []
+    spec = deployment(objects)
+    assert spec["template"]["metadata"]["labels"]["cost-center"] == "ml"
+    assert "cost-center" not in spec["selector"]["matchLabels"]
+
+
 def test_an_empty_tag_is_the_charts_version(render):
     assert container(render('image.tag=""'))["image"] == "trainingrun-operator:0.1.0"
 

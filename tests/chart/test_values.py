@@ -66,6 +66,17 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             "/training/historyCollector.*envFrom",
             id="what KubeRay's collector has not",
         ),
+        pytest.param('image.digest="latest"', "/image/digest", id="no digest"),
+        pytest.param(
+            'extraEnv=[{"name": "TRAININGRUN_OPERATOR_WORKERS", "value": "1"}]',
+            "/extraEnv/0/name",
+            id="a setting that has a value of its own",
+        ),
+        pytest.param(
+            'topologySpreadConstraints=[{"maxSkew": 1}]',
+            "/topologySpreadConstraints/0.*topologyKey",
+            id="half a constraint",
+        ),
         pytest.param('prices.nodes=[{"perHour": 1}]', "/prices/nodes/0.*labels", id="any node"),
         pytest.param(
             'prices.nodes=[{"labels": {"a": "b"}, "perHour": -1}]',

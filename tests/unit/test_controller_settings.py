@@ -77,6 +77,19 @@ def test_a_collector_that_would_stop_kuberay_is_refused_at_the_start(read, optio
     assert says in str(raised.value)
 
 
+def test_the_user_of_training_pods_is_read_from_json_and_checked(read):
+    context = {"runAsNonRoot": True}
+    found = read(POD_SECURITY_CONTEXT=json.dumps(context)).render.pod_security_context
+    assert found == context
+    assert read(POD_SECURITY_CONTEXT="").render.pod_security_context is None
+    for value, says in (
+        ({"runAsUser": "1000"}, 'runAsUser is "1000"'),
+        ({"fsGroup": 2**63}, "is 9"),
+    ):
+        with pytest.raises(SettingsError, match=says):
+            read(POD_SECURITY_CONTEXT=json.dumps(value))
+
+
 def test_prices_are_read_from_json(read):
     row = {"labels": {"node.kubernetes.io/instance-type": "p5.48xlarge"}, "perHour": 98.32}
     (price,) = read(PRICES=json.dumps([row])).reconcile.prices

@@ -18,6 +18,7 @@ from pydantic import AfterValidator
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 TEMPLATE, CONTAINER, SOURCE = "PodTemplateSpec", "Container", "EnvVarSource"
+SECURITY_CONTEXT = "PodSecurityContext"
 """Types of Kubernetes' API that are checked."""
 
 MOST_FAULTS = 20

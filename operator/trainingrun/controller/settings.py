@@ -7,7 +7,7 @@ are read without regard to case.
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ..api import pod_schema
 from ..api.parse import explain
+from ..api.pod_schema import Fault
 from ..reconciling.model import NodePrice, ReconcileSettings
 from ..rendering.platforms import RenderSettings
 
@@ -102,20 +103,31 @@ def _from_json(value: Any) -> Any:
 _JSON = (NoDecode, BeforeValidator(_from_json))
 
 
-def _of_collector(value: Any) -> Any:
-    if found := pod_schema.of_collector(value):
-        problem = explain(ValidationError.from_exception_data("it", [found[0].error()]))[0]
-        raise PydanticCustomError("collector", "{says}", {"says": problem.sentence})
-    return value
+def _checked(faults: Callable[[Any], list[Fault]]) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if found := faults(value):
+            problem = explain(ValidationError.from_exception_data("it", [found[0].error()]))[0]
+            raise PydanticCustomError("of_a_pod", "{says}", {"says": problem.sentence})
+        return value
 
+    return AfterValidator(check)
+
+
+def _of_security_context(value: Any) -> list[Fault]:
+    return pod_schema.faults(value or {}, pod_schema.SECURITY_CONTEXT)
+
+
+_OF_PODS = {
+    "history_collector": _checked(pod_schema.of_collector),
+    "pod_security_context": _checked(_of_security_context),
+}
+"""Settings that become parts of pods, which KubeRay has to be able to read."""
 
 _READ_AS: dict[Any, Any] = {
     tuple[Mapping[str, Any], ...]: Annotated[
         tuple[Annotated[Mapping[str, Any], Field(min_length=1)], ...], *_JSON
     ],
-    Mapping[str, Any] | None: Annotated[
-        Mapping[str, Any] | None, *_JSON, AfterValidator(_of_collector)
-    ],
+    Mapping[str, Any] | None: Annotated[Mapping[str, Any] | None, *_JSON],
     tuple[NodePrice, ...]: Annotated[tuple[NodePrice, ...], *_JSON],
     int: PositiveInt,
     float: Annotated[FiniteFloat, Field(gt=0)],
@@ -125,11 +137,14 @@ _READ_AS: dict[Any, Any] = {
 
 
 def _fields(section: type[Any]) -> dict[str, Any]:
-    return {
-        one.name: (_READ_AS.get(one.type, one.type), one.default)
-        for one in dataclasses.fields(section)
-        if not one.metadata.get("internal")
-    }
+    found = {}
+    for one in dataclasses.fields(section):
+        read_as = _READ_AS.get(one.type, one.type)
+        if one.name in _OF_PODS:
+            read_as = Annotated[read_as, _OF_PODS[one.name]]
+        if not one.metadata.get("internal"):
+            found[one.name] = (read_as, one.default)
+    return found
 
 
 _MODELS: dict[type[Any], type[BaseSettings]] = {

@@ -299,6 +299,7 @@ def _pod(
         grace_s=platforms.load(settings.platform).termination_grace_period_seconds,
         priority_class=run.spec.scheduling.priority_class_name,
         scheduler=queue.scheduler,
+        security_context=settings.pod_security_context,
         env_from=environments.credentials(run),
         lost_node_s=_LOST_NODE_TOLERATION_S,
         script_config_map=script.config_map if script else None,

@@ -136,6 +136,9 @@ class RenderSettings:
     metrics_from: tuple[Mapping[str, Any], ...] = ()
     """Who may read the metrics of runs, at port 8484 of their heads: peers as in NetworkPolicy's
     `from`, in JSON. Empty: nobody but the operator."""
+    pod_security_context: Mapping[str, Any] | None = None
+    """The securityContext of pods, in JSON, before a podTemplate is merged over them. Empty:
+    runAsNonRoot, user, group and fsGroup 1000, and the runtime's seccomp profile."""
     history_collector: Mapping[str, Any] | None = None
     """The `collectorOptions` of a RayCluster's `historyServerOptions`, in JSON: KubeRay 1.7 adds
     the collector of its history server to each pod. Empty: none."""
