@@ -17,6 +17,9 @@ CHART = Path(__file__).resolve().parent.parent / "charts" / "trainingrun-operato
 HEADER = """\
 # The operator in the namespace trainingrun-system. Made from the chart by `make generate`.
 #   kubectl apply --server-side -f manifests/install.yaml
+# A dry run by the server needs the namespace, which a dry run does not make:
+#   kubectl create namespace trainingrun-system
+#   kubectl apply --server-side --dry-run=server -f manifests/install.yaml
 """
 
 

@@ -31,6 +31,19 @@ def test_the_manifest_brings_its_namespace_first_and_nothing_of_helm():
     assert not any(one.get("app.kubernetes.io/managed-by") == "Helm" for one in labels)
 
 
+def test_the_crd_by_itself_has_the_version_that_the_charts_has():
+    """By which `doctor` tells whether it fits the operator."""
+    alone = yaml.load((ROOT / "manifests/crd/trainingruns.yaml").read_text(), yaml.CSafeLoader)
+    installed = next(
+        found
+        for found in yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader)
+        if found["kind"] == "CustomResourceDefinition"
+    )
+    key = "app.kubernetes.io/version"
+    assert alone["metadata"]["labels"][key] == installed["metadata"]["labels"][key]
+    assert alone["spec"] == installed["spec"]
+
+
 def test_an_api_server_takes_the_manifest(apiserver):
     objects = list(yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader))
     apiserver.apply(objects[0])

@@ -8,6 +8,7 @@ differs ends it with code 1.
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,21 @@ _Dumper.add_representer(
 
 def generated() -> Mapping[Path, str]:
     """Every generated file, by its path in the repository."""
-    text = yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    plain = crd()
+    # As in the chart's copy: `doctor` tells by it whether CRD and operator fit.
+    labels = {"labels": {"app.kubernetes.io/version": metadata.version("trainingrun")}}
+    labeled = {**plain, "metadata": {**plain["metadata"], **labels}}
+    text = _yaml(plain)
     return {
-        Path("manifests/crd/trainingruns.yaml"): _NOTE + text,
+        Path("manifests/crd/trainingruns.yaml"): _NOTE + _yaml(labeled),
         Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),
         Path("docs/api.md"): _reference(),
         Path("docs/conditions.md"): conditions_page(),
     }
+
+
+def _yaml(schema: Schema) -> str:
+    return yaml.dump(schema, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
 
 
 def _template(text: str) -> str:
