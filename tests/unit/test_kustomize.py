@@ -1,0 +1,103 @@
+"""kustomize brings names and images to a TrainingRun, by what manifests/kustomize says of it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainingrun.api.parse import parse
+
+CONFIGURATION = Path(__file__).parents[2] / "manifests" / "kustomize" / "trainingrun.yaml"
+
+SPEC = {
+    "env": [
+        {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "code", "key": "a"}}},
+        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "a"}}},
+    ],
+    "envFrom": [{"configMapRef": {"name": "code"}}, {"secretRef": {"name": "keys"}}],
+}
+TEMPLATE = {
+    "spec": {
+        "imagePullSecrets": [{"name": "keys"}],
+        "containers": [{"name": "ray-head", "image": "other", **SPEC}],
+        "initContainers": [{"name": "b", "image": "other", **SPEC}],
+        "volumes": [
+            {"name": "a", "configMap": {"name": "code"}},
+            {"name": "b", "secret": {"secretName": "keys"}},
+            {
+                "name": "c",
+                "projected": {
+                    "sources": [{"configMap": {"name": "code"}}, {"secret": {"name": "keys"}}]
+                },
+            },
+        ],
+    }
+}
+RUN = {
+    "apiVersion": "trainingrun.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "image": "train:1.0",
+        "training": {"script": {"configMap": "code"}, "env": SPEC["env"]},
+        "storage": {"uri": "s3://runs", "credentialsSecret": "keys"},
+        "podTemplate": TEMPLATE,
+        "head": {"podTemplate": TEMPLATE},
+        "workers": {"podTemplate": TEMPLATE},
+    },
+}
+KUSTOMIZATION = {
+    "configurations": ["trainingrun.yaml"],
+    "resources": ["run.yaml"],
+    "configMapGenerator": [{"name": "code", "literals": ["a=b"]}],
+    "secretGenerator": [{"name": "keys", "literals": ["a=b"]}],
+    "images": [{"name": "train", "newName": "registry.example.com/train", "newTag": "2.0"}],
+}
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> dict[str, Any]:
+    """The run that kustomize makes, which kubectl has built in."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("kubectl is not on PATH")
+        pytest.skip("kubectl is not on PATH")
+    shutil.copy(CONFIGURATION, tmp_path)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(KUSTOMIZATION))
+    done = subprocess.run(
+        [kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    found = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    assert found["ConfigMap"]["metadata"]["name"].startswith("code-")
+    return found["TrainingRun"] | {"names": [found[kind]["metadata"]["name"] for kind in KINDS]}
+
+
+KINDS = ("ConfigMap", "Secret")
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in texts(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_every_place_of_a_run_that_names_a_generated_object_has_its_new_name(
+    built: dict[str, Any],
+) -> None:
+    found, before = texts(built["spec"]), texts(RUN["spec"])
+    code, keys = built["names"]
+    assert (found.count(code), found.count(keys)) == (before.count("code"), before.count("keys"))
+    assert not {"code", "keys"} & set(found)
+
+
+def test_images_are_about_the_runs_own_image_too(built: dict[str, Any]) -> None:
+    assert built["spec"]["image"] == "registry.example.com/train:2.0"
+    parse({key: value for key, value in built.items() if key != "names"})
