@@ -33,7 +33,7 @@ class DamagedError(StorageError):
 class TakenError(StorageError):
     """The store answers that there is such an object, or that another request is under way.
 
-    A pass, not a proof: it is tried again.
+    It proves neither; the second one passes, so the request may be repeated.
     """
 
 
