@@ -66,7 +66,8 @@ def _mark_forked() -> None:
     _forked = _forked or _started
 
 
-os.register_at_fork(after_in_child=_mark_forked)
+if hasattr(os, "register_at_fork"):  # where a process can be forked
+    os.register_at_fork(after_in_child=_mark_forked)
 
 
 def start_client() -> None:
