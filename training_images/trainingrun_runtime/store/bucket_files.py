@@ -227,7 +227,10 @@ class _Ranges(io.RawIOBase):
 
 
 class _Written:
-    """An object that is being written. No file of `io`: those close themselves when forgotten."""
+    """An object that is being written, of at most some 80 GB, as its size is not known before.
+
+    No file of `io`: those close themselves when they are forgotten.
+    """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._uri = bucket.uri(key)
