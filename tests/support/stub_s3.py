@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-BOTH_S = 2.0
+BOTH_S = 8.0
 """Seconds for which a create waits for another one, where creates are not atomic."""
 
 
