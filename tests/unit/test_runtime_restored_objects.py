@@ -182,6 +182,17 @@ def test_what_a_model_has_beside_its_tensors_comes_back_or_is_refused(value: Any
     assert same(found.value, value)
 
 
+@given(value=STATES)
+def test_what_a_scheduler_keeps_comes_back_or_is_refused(value: Any) -> None:
+    first, second = (torch.optim.lr_scheduler.StepLR(an_optimizer(), 3) for _ in range(2))
+    first.value = value
+    try:
+        restored(first, second)
+    except NotSavable:
+        return
+    assert same(second.value, value)
+
+
 class SteppedBySetState(torch.optim.SGD):
     """An optimizer that looks at what it has loaded, as Adam does."""
 
