@@ -60,7 +60,9 @@ def main() -> None:
         parameter.grad = torch.full_like(parameter, 1e-3)
     gradients = AccumulatedGradients([optimizer])
     optimizer.step()
-    last_step = LastStep(restorable({"model": model, "optimizer": optimizer}), 0, gradients)
+    last_step = LastStep(
+        restorable({"model": model, "optimizer": optimizer}), 0, gradients, {"model"}
+    )
     calls: list[float] = []
     noted = 0
 
@@ -77,7 +79,8 @@ def main() -> None:
         if seeded:
             before = time.perf_counter()
             at = Position(step=number)
-            last_step.note(at, {}, lambda: at, STEP_S)
+            last_step.look(STEP_S)
+            last_step.note(at, {}, lambda _: at)
             calls[-1] += time.perf_counter() - before
             with contextlib.suppress(NotWhole):
                 noted += last_step.noted().position == at

@@ -32,6 +32,7 @@ def found() -> dict[str, Any]:
 
 def test_the_largest_command_counts_for_all(found: dict[str, Any]) -> None:
     assert found["one step late"] == 1
+    assert [found[name] for name in ("alike", "not alike", "unknown")] == [True, False, False]
     assert found["stop"] is True
     assert found["gathered"] == [[0, 0], [1, 10]]
 

@@ -15,6 +15,7 @@ from support.disturbed_runs import Disturbed
 from support.local_runs import has_ancestor
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
+from trainingrun_runtime.survivors.watched_tensors import DOUBT
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +175,21 @@ def test_without_the_state_of_the_last_step_the_last_checkpoint_is_used(
     # No checkpoint was due, and rank 0's last report may be a quarter of a second old.
     assert re.match(rf"resumed from step 0; \d+ steps are done again, since {reason}", resumed)
     assert run.steps()[-20:] == list(range(20))
+
+
+@pytest.mark.parametrize("how", ["frozen", "buffer", "number"])
+def test_a_lost_rank_gets_no_other_ranks_own_state(ray: LocalRay, tmp_path: Path, how: str) -> None:
+    """They were alike after the first step, and no checkpoint was made since."""
+    config = {"seed": SEED, "how": how, "signals": {"1": "SIGKILL"}}
+    run = Disturbed(ray, tmp_path / "run", config, "dies_with_state_of_its_own:train")
+    assert run.drive() == 0, run.log()
+    (resumed,) = run.resumed()
+    assert re.fullmatch(
+        r"resumed from step 0; \d+ steps are done again, since rank 0 could not save the last "
+        rf"step: {DOUBT}",
+        resumed,
+    )
+    assert run.metrics()["ranks_with_their_own"] == 2
 
 
 _DRAIN = """

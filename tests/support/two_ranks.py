@@ -11,6 +11,7 @@ import torch.multiprocessing
 
 from trainingrun_runtime.known_errors.failure_causes import is_collective_error
 from trainingrun_runtime.worker.step_consensus import (
+    UNKNOWN,
     Place,
     RanksDisagree,
     StepConsensus,
@@ -32,6 +33,8 @@ def work(rank: int, port: int, results: Any, given_up: Any) -> None:
     result = consensus.under_way()
     found["stop"] = consensus.agreed().stop
     found["known to another thread"] = result() == consensus.agreed()
+    for name, state in (("alike", 7), ("not alike", 7 + rank), ("unknown", UNKNOWN)):
+        found[name] = consensus.agree(Place.STEP, StepValues(step=3, state=state)).alike
     consensus.barrier()
     found["gathered"] = consensus.gather([rank, 10 * rank])
     try:

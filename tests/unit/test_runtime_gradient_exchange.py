@@ -118,7 +118,8 @@ def test_no_rank_offers_its_own_weights_for_all_once_training_is_local() -> None
 
     def note(step: int) -> None:
         gradients.step_done()
-        steps.note(Position(step=step), {}, lambda: StepValues(step=step), 1.0)
+        steps.look(1.0)
+        steps.note(Position(step=step), {}, lambda: StepValues(step=step))
         gradients.step_begins()
 
     training.step()
@@ -130,3 +131,29 @@ def test_no_rank_offers_its_own_weights_for_all_once_training_is_local() -> None
     note(2)
     with pytest.raises(NotWhole, match="gradients of model that were not exchanged"):
         steps.last()
+
+
+@pytest.mark.parametrize(
+    ("agreed", "offered"),
+    [
+        pytest.param(StepValues(step=1, alike=True), True, id="all ranks hold the same"),
+        pytest.param(StepValues(step=1, alike=False), False, id="or not, as far as they know"),
+    ],
+)
+def test_a_step_is_offered_only_where_the_ranks_hold_the_same(
+    agreed: StepValues, offered: bool
+) -> None:
+    training = Training()
+    parts = {"model": training.net, "optimizer": training.optimizer}
+    gradients = AccumulatedGradients([training.optimizer])
+    steps = NotedSteps(seeded=True, world_size=2, exchange=training.exchange)
+    training.step()
+    steps.begin(parts, 0, gradients, {"model"}, (), lambda: [0, 0])
+    gradients.step_done()
+    steps.look(1.0)
+    steps.note(Position(step=1), {}, lambda: agreed)
+    if offered:
+        assert steps.last().noted().position.step == 1
+    else:
+        with pytest.raises(NotWhole, match="states of their own"):
+            steps.last().noted()

@@ -73,7 +73,8 @@ class Training:
         self.counter.number += 1
         at = Position(step=self.counter.number)
         self.finished[at.step] = finished
-        self.steps.note(at, {}, lambda: at if self.finished[at.step] else None, STEP_S)
+        self.steps.look(STEP_S)
+        self.steps.note(at, {}, lambda _: at if self.finished[at.step] else None)
 
     def half_a_step(self) -> None:
         self.thing.steps.append(len(self.thing.steps))
@@ -196,6 +197,8 @@ def test_a_step_that_a_lost_rank_had_not_ended_counts_where_it_cannot_have_asked
 ) -> None:
     steps = begun({"thing": Growing()})
     steps.driven = driven
-    steps.note(Position(step=1), {}, StepValues, STEP_S)
-    steps.note(Position(step=2), {}, lambda: None, STEP_S)
+    steps.look(STEP_S)
+    steps.note(Position(step=1), {}, StepValues)
+    steps.look(STEP_S)
+    steps.note(Position(step=2), {}, lambda: None)
     assert steps.last().noted().position.step == saved

@@ -18,6 +18,7 @@ from trainingrun_runtime.checkpoints.stateful_objects import SmallState, restora
 from trainingrun_runtime.survivors import last_step as module
 from trainingrun_runtime.survivors.last_step import LastStep
 from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
+from trainingrun_runtime.worker.step_consensus import UNKNOWN
 
 STEP_S = 1.0
 
@@ -69,7 +70,8 @@ class Training:
     def note(self, step_s: float = STEP_S, finished: bool = True) -> None:
         at = self.at
         self.gradients.step_done()
-        self.last.note(at, {"loss": 1.0}, lambda: at if finished else None, step_s)
+        self.alone = self.last.look(step_s)
+        self.last.note(at, {"loss": 1.0}, lambda _: at if finished else None)
         self.gradients.step_begins()
 
     def forward(self, number: int) -> torch.Tensor:
@@ -337,7 +339,8 @@ def test_a_request_to_stop_is_part_of_the_position() -> None:
     training = Training()
     training.step(2)
     stopping = replace(training.at, stop_at=3)
-    training.last.note(training.at, {}, lambda: stopping, STEP_S)
+    training.last.look(STEP_S)
+    training.last.note(training.at, {}, lambda _: stopping)
     assert training.last.noted().position == stopping
 
 
@@ -610,3 +613,101 @@ def test_an_optimizer_that_is_given_a_closure_changes_nothing_before_it_returns(
     training.note()
     training.optimizer.step(closure=closure)
     assert len(taken) == 2
+
+
+class Bank(nn.Module):  # type: ignore[misc]
+    """What a rank may fill for itself: a frozen parameter, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Parameter(torch.zeros(5_000, 4), requires_grad=False)
+        self.register_buffer("rows", torch.zeros(5_000, 4))
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a Python number in its state, beside what SGD has."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("largest", 0.0)
+
+
+class WithBank(Training):
+    """Has a bank that no gradient changes, and a layer whose optimizer the session has not."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda p: Counting(p, lr=0.1, momentum=0.9), norm=False)
+        self.bank, self.layer = Bank(), nn.Linear(2, 2)
+        self.foreign = torch.optim.Adam(self.layer.parameters())
+        more = {"bank": self.bank, "layer": self.layer}
+        self.last = LastStep({**self.objects, **more}, 0, self.gradients, {"model"})
+        self.step(2)
+        self.note()
+
+    @property
+    def state_of_first(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.optimizer.state[next(self.model.parameters())]
+        return found
+
+    def step_of_foreign(self) -> None:
+        self.layer(torch.ones(2)).sum().backward()
+        self.foreign.step()
+
+
+def fill(row: torch.Tensor) -> None:
+    with torch.no_grad():
+        row.fill_(1)
+
+
+ALONE = [
+    pytest.param(lambda t: fill(t.bank.frozen[77]), id="a row of a frozen parameter"),
+    pytest.param(lambda t: fill(t.bank.rows[77]), id="a row of a buffer that nobody broadcasts"),
+    pytest.param(lambda t: t.bank.rows.data[77].fill_(1), id="the same by .data"),
+    pytest.param(WithBank.step_of_foreign, id="an optimizer that the session has not"),
+    pytest.param(lambda t: t.state_of_first.update(largest=1.0), id="a Python number"),
+    pytest.param(
+        lambda t: t.state_of_first["momentum_buffer"].data.fill_(1), id="optimizer's state by .data"
+    ),
+    pytest.param(lambda t: fill(next(t.model.parameters())[3, 2]), id="a weight, by no optimizer"),
+    pytest.param(lambda t: next(t.model.parameters()).data.fill_(1), id="weights by .data"),
+    pytest.param(set_rate, id="the learning rate"),
+    pytest.param(lambda t: t.scheduler.step(), id="the scheduler"),
+    pytest.param(lambda t: torch.rand(1, generator=t.generator), id="a random number"),
+]
+
+
+@pytest.mark.parametrize("change", ALONE)
+def test_what_a_rank_changes_alone_in_a_step_makes_it_differ_from_the_others(
+    change: Callable[[WithBank], object],
+) -> None:
+    alone, others = WithBank(), WithBank()
+    for step in (2, 3, 4):
+        for training in (alone, others):
+            training.step(step)
+            if step == 3 and training is alone:
+                change(training)
+            training.note()
+        assert alone.alone != UNKNOWN
+        assert (alone.alone == others.alone) is (step == 2)
+
+
+def test_ranks_that_change_alike_what_no_gradient_changes_are_alike() -> None:
+    """Such as an average of the weights."""
+    one, other = WithBank(), WithBank()
+    for step in (2, 3):
+        for training in (other, one):
+            training.step(step)
+            fill(training.bank.frozen[77 + step])
+            training.note()
+        assert one.alone == other.alone != UNKNOWN
+    assert one.last.noted().doubtful
+
+
+def test_a_python_number_that_changes_after_the_step_leaves_nothing() -> None:
+    training = WithBank()
+    training.last.take(training.last.noted().position.step)
+    training.state_of_first["largest"] = 1.0
+    with pytest.raises(NotWhole, match="changed"):
+        training.last.noted()

@@ -238,7 +238,8 @@ def last_step_of(rank: int) -> tuple[LastStep, dict[str, Any]]:
     objects = {"model": model, "optimizer": optimizer}
     optimizer.zero_grad()
     last, at = LastStep(objects, rank, AccumulatedGradients([])), Position(step=7)
-    last.note(at, {}, lambda: at, 1.0)
+    last.look(1.0)
+    last.note(at, {}, lambda _: at)
     return last, objects
 
 

@@ -87,7 +87,8 @@ def test_a_survivor_saves_which_gradients_there_were(tmp_path: Path) -> None:
     last = LastStep(training.objects, 0, gradients)
     training.step(1)
     gradients.step_done()
-    last.note(Position(2), {}, lambda: Position(2), 1.0)
+    last.look(1.0)
+    last.note(Position(2), {}, lambda _: Position(2))
     training.optimizer.zero_grad()  # the next step's
     assert last.take(2)["optimizer"].notes["gradients"] == [[0, 0], [1, 0], [2, 0]]
 

@@ -38,9 +38,14 @@ class Requests:
         if self._exit is not None:
             raise self._exit
 
-    def after_step(self) -> StepValues:
-        """Contribute this rank's requests after a step; the result is that of the former step."""
-        agreed = self._context.consensus.exchange(Place.STEP, self._numbers(stop=self._stop_asked))
+    def after_step(self, state: int) -> StepValues:
+        """Contribute this rank's requests after a step; the result is that of the former step.
+
+        Args:
+            state: of `StepValues`.
+        """
+        mine = self._numbers(stop=self._stop_asked, state=state)
+        agreed = self._context.consensus.exchange(Place.STEP, mine)
         self._context.progress.note_stop(agreed)
         return agreed
 
@@ -107,11 +112,12 @@ class Requests:
         stop: bool = False,
         due_s: float | None = None,
         place: Place = Place.STEP,
+        state: int = 0,
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
         busy, step = self._saving.uploading, self._context.progress.step
-        return StepValues(requested, busy, stop, step, hold)
+        return StepValues(requested, busy, stop, step, hold, state)
 
     def _hold(self) -> Hold:
         """Whether this rank wants a checkpoint to be made after a later step."""

@@ -219,8 +219,8 @@ class Session:
         if progress.loops.in_step:
             position = replace(progress.position, step=progress.step + 1)
             under_way = self._context.consensus.under_way()
-            # The step's seconds count at its end.
-            self.noted_steps.note(position, progress.metrics, under_way, step_s=0.0)
+            self.noted_steps.look(step_s=0.0)  # the step's seconds count at its end
+            self.noted_steps.note(position, progress.metrics, under_way, compared=False)
 
     def allow_pause(self, seconds: float) -> None:
         """For so many seconds it is no hang that no rank does a step; one rank is enough.
@@ -454,10 +454,10 @@ class Session:
         self._report_step()
         started = time.monotonic()
         saving.try_out()
-        agreed = self._requests.after_step()
+        agreed = self._requests.after_step(self.noted_steps.look(step_s))
         # Before a checkpoint, which takes longer and may be cut off.
         under_way = self._context.consensus.under_way()
-        self.noted_steps.note(progress.position, progress.metrics, under_way, step_s)
+        self.noted_steps.note(progress.position, progress.metrics, under_way)
         save = saving.interval.is_due_after(self.step)
         if self._save_after == "step":
             self._save_after, save = None, True

@@ -29,6 +29,7 @@ from ..checkpoints.snapshot import Position
 from ..checkpoints.state_comparison import fingerprint
 from ..checkpoints.stateful_objects import KeptState, SmallState, Stateful, generator_of
 from ..checkpoints.tensor_files import Part
+from ..worker.step_consensus import UNKNOWN
 from .watched_tensors import CONSTANTS, Groups, NotCovered, NotWhole, WatchedTensors, settings
 
 SHARE = 0.003
@@ -50,14 +51,18 @@ class Noted(NamedTuple):
     """How far the training was."""
     metrics: Mapping[str, Any]
     """This rank's, of that step."""
-    agreed_position: Callable[[], Position | None]
-    """The position with what the ranks agreed on in that step; None: not all have finished it."""
+    agreed_position: Callable[[bool], Position | None]
+    """The position with what the ranks agreed on in that step; None: not all have finished it.
+
+    Its argument: whether the state counts only where the ranks were compared."""
     small: Mapping[str, Callable[[], Any]]
     """States of the objects that return theirs, encoded."""
     versions: Sequence[int] = ()
     begun: int = 0
     groups: Mapping[str, Groups] = MappingProxyType({})
     gradients: Mapping[str, Any] = MappingProxyType({})
+    numbers: Sequence[Any] = ()
+    doubtful: bool = False
     event: Any = None
 
 
@@ -117,63 +122,99 @@ class LastStep:
         if not kept and not self._optimizers:
             raise NotCovered("the session has no optimizer")
         self._length = 2 if kept and all(thing.keeps_former for thing in kept) else 1
-        self._watched = WatchedTensors(self._models, self._optimizers)
+        self._watched = WatchedTensors(self._models, self._optimizers, replicated)
         self._noted: tuple[Noted, ...] = ()
+        self._former: tuple[Noted, ...] = ()
+        self._seen: Noted | None = None  # by `look`
         self._reason = "no step was noted yet"
         self._time = NoteTime()
 
     def close(self) -> None:
         """Note no further step."""
-        self._noted = ()
+        self._noted, self._seen = (), None
 
-    def note(
-        self,
-        position: Position,
-        metrics: Mapping[str, Any],
-        agreed_position: Callable[[], Position | None],
-        step_s: float,
-    ) -> None:
-        """A step is done.
+    def look(self, step_s: float) -> int:
+        """A step is done: look at what it has changed.
 
         Args:
-            position: how far the training is.
-            metrics: this rank's.
-            agreed_position: see `Noted.agreed_position`.
             step_s: seconds that the step took.
+
+        Returns:
+            A digest of what a rank may have changed alone: ranks that hold the same have the same
+            one. `UNKNOWN`: the step's end cannot be noted, or nobody can tell.
         """
+        self._seen = None
         self._time.step_done(step_s)
         if self._gradients.wait():
             # What was noted before them stays: nothing has changed it where no optimizer has begun
             # a step, and a run that begins there computes them again.
             if not self._noted or self._noted[-1].begun != self._gradients.begun:
                 self._noted, self._reason = (), "gradients are accumulated over several steps"
-            return
-        former, self._noted = self._noted, ()  # before the copies are overwritten
+            return UNKNOWN
+        self._former = self._noted
+        if self._models or self._optimizers:
+            self._noted = ()  # before the copies are overwritten
         if self._time.used_up:
-            self._reason = TOO_LONG
-            return
+            self._noted, self._reason = (), TOO_LONG
+            return UNKNOWN
         try:
             versions = self._watched.note()
         except NotWhole as reason:
             self._reason = str(reason)
-            return
+            return UNKNOWN
         event = None
         if self._watched.gpu is not None:
             event = torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._watched.gpu))
-        noted = Noted(
-            position,
-            metrics,
-            agreed_position,
+        self._seen = Noted(
+            Position(),
+            {},
+            lambda _: None,
             {name: _state_of_now(name, thing) for name, thing in self._small.items()},
             versions,
             self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
             {name: present(optimizer) for name, optimizer in self._optimizers.items()},
+            self._watched.numbers(),
+            self._watched.some_moved,
             event,
         )
-        self._noted = (*former, noted)[-self._length :]
+        found = self._alone(self._seen)
         self._time.noted()
+        return found
+
+    def note(
+        self,
+        position: Position,
+        metrics: Mapping[str, Any],
+        agreed_position: Callable[[bool], Position | None],
+    ) -> None:
+        """Keep what `look` has found, if it was whole.
+
+        Args:
+            position: how far the training is.
+            metrics: this rank's.
+            agreed_position: see `Noted.agreed_position`.
+        """
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            noted = seen._replace(
+                position=position, metrics=metrics, agreed_position=agreed_position
+            )
+            self._noted = (*self._former, noted)[-self._length :]
+
+    def _alone(self, noted: Noted) -> int:
+        """See `look`."""
+        own = self._watched.moved_alone()
+        if own is None:
+            return UNKNOWN
+        small = {
+            name: state()
+            for name, state in noted.small.items()
+            if not isinstance(self._objects[name], KeptState | GradScaler)
+        }
+        # As text: a digest of each setting by itself would take as long as all the rest.
+        return fingerprint([repr((_constants(noted.groups), noted.numbers)), small, own])
 
     def noted(self) -> Noted:
         """The last step that all ranks have finished, its position agreed_position.
@@ -187,7 +228,7 @@ class LastStep:
             if noted.event is not None and not _is_over(noted.event):
                 # All that follows would wait for a collective of this step, which hangs.
                 raise NotWhole(f"the GPU has not finished step {noted.position.step}")
-            position = noted.agreed_position()
+            position = noted.agreed_position(noted.doubtful)
             if position is not None:
                 with self._beside_training(noted.event):
                     self._require_untouched(noted)
@@ -198,11 +239,7 @@ class LastStep:
 
     def fingerprint(self, noted: Noted) -> int:
         """A digest of what is small: survivors whose digests differ do not hold the same state."""
-        groups = [
-            {key: value for key, value in group.items() if isinstance(value, CONSTANTS)}
-            for name in sorted(noted.groups)
-            for group in noted.groups[name]
-        ]
+        groups = _constants(noted.groups)
         with self._beside_training(noted.event):
             small = {name: state() for name, state in noted.small.items()}
             buffers = [
@@ -242,7 +279,8 @@ class LastStep:
         self._require_kept(noted)
         if noted.begun != self._gradients.begun:
             raise NotWhole("an optimizer has begun the next step")
-        if self._watched.versions() != noted.versions:
+        changed = self._watched.versions() != noted.versions
+        if changed or self._watched.numbers() != noted.numbers:
             raise NotWhole("parameters, or an optimizer's state, were changed since the last step")
         self._require_kept(noted)  # once more: a whole step may have been noted in between
 
@@ -291,7 +329,15 @@ def _state_of_now(name: str, thing: Stateful) -> Callable[[], Any]:
     return functools.cache(lambda: encode(state(), name))
 
 
-def taken(state: Any, name: str, noted: Mapping[str, Any]) -> Taken:
+def _constants(groups: Mapping[str, Groups]) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in group.items() if isinstance(value, CONSTANTS)}
+        for name in sorted(groups)
+        for group in groups[name]
+    ]
+
+
+def taken(state: Any, name: str) -> Taken:
     """An encoded state, copied to host memory."""
     found = sharded_state.split(state, name)
     parts = {

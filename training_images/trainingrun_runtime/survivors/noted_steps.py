@@ -17,9 +17,9 @@ from ..checkpoints.gradients import AccumulatedGradients
 from ..checkpoints.sharded_state import is_sharded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.stateful_objects import Stateful, parameters_of
-from ..worker.step_consensus import StepValues
+from ..worker.step_consensus import UNKNOWN, StepValues
 from .last_step import LastStep
-from .watched_tensors import NotCovered, NotWhole
+from .watched_tensors import DOUBT, NotCovered, NotWhole
 
 log = logging.getLogger(__name__)
 
@@ -101,34 +101,48 @@ class NotedSteps:
         """Whether the ends of steps are noted."""
         return self._last_step is not None
 
-    def note(
-        self,
-        position: Position,
-        metrics: Mapping[str, Any],
-        result: Callable[[], StepValues | None],
-        step_s: float,
-    ) -> None:
-        """A step is done.
+    def look(self, step_s: float) -> int:
+        """A step is done: what the ranks have to hold alike for `note`, as a digest.
 
         Args:
-            position: how far the training is.
-            metrics: this rank's.
-            result: what the ranks agreed on in that step; None: not all have finished it.
             step_s: seconds that the step took.
+
+        Returns:
+            0: no step's end is noted. `UNKNOWN`: this one's is not, or is in doubt.
         """
         if self._last_step is None:
-            return
+            return 0
         if self._exchange.doubt is not None:
             self._give_up(self._exchange.doubt)
-            return
+            return UNKNOWN
         try:
-            agreed_position = _agreed_position(position, result, self.driven)
-            self._last_step.note(position, metrics, agreed_position, step_s)
+            return self._last_step.look(step_s)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:
             log.exception("the end of a step could not be noted; training goes on without")
             self._give_up(f"its end could not be noted: {error}")
+        return UNKNOWN
+
+    def note(
+        self,
+        position: Position,
+        metrics: Mapping[str, Any],
+        result: Callable[[], StepValues | None],
+        *,
+        compared: bool = True,
+    ) -> None:
+        """Keep what `look` has found.
+
+        Args:
+            position: how far the training is.
+            metrics: this rank's.
+            result: what the ranks agreed on in that step; None: not all have finished it.
+            compared: whether the ranks exchange that digest, whose comparison is in `result`.
+        """
+        if self._last_step is not None:
+            agreed_position = _agreed_position(position, result, self.driven, compared)
+            self._last_step.note(position, metrics, agreed_position)
 
     def exclude(self, own: Collection[str]) -> None:
         """A lost rank would have a state of its own of these objects."""
@@ -156,14 +170,16 @@ class NotedSteps:
 
 
 def _agreed_position(
-    position: Position, result: Callable[[], StepValues | None], driven: bool
-) -> Callable[[], Position | None]:
+    position: Position, result: Callable[[], StepValues | None], driven: bool, compared: bool
+) -> Callable[[bool], Position | None]:
     """See `last_step.Noted`: a request to stop counts only once all ranks have it."""
 
-    def agreed_position() -> Position | None:
+    def agreed_position(doubtful: bool) -> Position | None:
         agreed = result()
         if agreed is None:
-            return position if driven else None
+            return position if driven and not doubtful else None
+        if (compared and not agreed.alike) or (doubtful and not compared):
+            raise NotWhole(DOUBT)
         if agreed.stop and position.stop_at is None:
             return replace(position, stop_at=agreed.step + 1)
         return position

@@ -8,16 +8,21 @@ all: docs/training.md says so. What the forward pass changes (buffers) is copied
 """
 
 import gc
+import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from ..checkpoints.sharded_state import held_tensor, is_sharded
-from ..checkpoints.stateful_objects import holds_shards
+from ..checkpoints.stateful_objects import holds_shards, parameters_of
 
 LARGEST_COPY = 64 * 2**20
 """Bytes of buffers that are copied at the end of a step."""
@@ -26,6 +31,9 @@ SAMPLED, SAMPLE = 16, 64
 ALIAS = (
     "the memory of parameters, or of an optimizer's state, has an alias (such as `.data`, a NumPy "
     "array or a flat buffer), by which it may change without notice"
+)
+DOUBT = (
+    "the ranks may have states of their own, as not all of them follows from exchanged gradients"
 )
 CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
 
@@ -48,13 +56,17 @@ class WatchedTensors:
     Args:
         models: by name.
         optimizers: by name.
+        replicated: names of models whose buffers are taken from rank 0 before each forward pass.
 
     Raises:
         NotCovered: a model has something that may change without notice.
     """
 
     def __init__(
-        self, models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, Optimizer]
+        self,
+        models: Mapping[str, torch.nn.Module],
+        optimizers: Mapping[str, Optimizer],
+        replicated: Collection[str] = (),
     ) -> None:
         self._models, self._optimizers = models, optimizers
         self._parameters: dict[int, torch.Tensor] = {}
@@ -69,11 +81,15 @@ class WatchedTensors:
         self._places = self._current_places()
         parameters = list(self._parameters.values())
         sampled = parameters[:: max(1, -(-len(parameters) // SAMPLED))]
-        # Views of some elements, and their copies.
-        self._samples = [(view, view.clone()) for view in map(_some, sampled)]
-        self._whole = [not is_sharded(parameter) for parameter in sampled]
-        self._copies = _by_kind([*buffers, *self._samples])
+        self._sampled = sampled
+        self._all_buffers = buffers
+        # Views of some elements, and their copies:
+        self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._whole: list[bool] = []
+        self._rows: list[torch.Tensor] = []  # the copies in host memory that each rank has whole
+        self._copies: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         self._first = {id(copy): copy.clone() for _, copy in buffers}
+        self._first_versions = {id(buffer): buffer._version for buffer, _ in buffers}
         self._tensors: list[torch.Tensor] = []
         self._own: list[torch.Tensor] = []  # those, and this object's views of them
         self._storages: list[torch.UntypedStorage] = []  # of what this rank has whole
@@ -81,6 +97,20 @@ class WatchedTensors:
         self._users: list[int] = []  # how many of `_own` have each of them
         self._kept: dict[str, set[int]] = {}  # ids of each optimizer's tensors
         self._states = -1
+        self._counted: list[tuple[Any, Any]] = []  # places of the optimizers' numbers
+        self._own_buffers = [  # of models whose buffers each rank has for itself
+            pair
+            for name, pairs in self._buffers.items()
+            if name not in replicated
+            for pair in pairs.values()
+        ]
+        self._last: list[int] = []  # the versions that were looked at last
+        # By optimizer: each parameter, and the numbers of its tensors in `_tensors`.
+        self._places_of: dict[str, list[tuple[torch.Tensor, list[int]]]] = {}
+        self._moved: dict[int, torch.Tensor] = {}  # by something else than an exchanged gradient
+        self._hook()
+        self._update_tensors()
+        self._last = self.versions()
         self.gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
         """Where the parameters are; None: in host memory."""
 
@@ -98,7 +128,75 @@ class WatchedTensors:
             raise NotWhole(ALIAS)
         for copies, originals in self._copies:  # detached, all of them
             torch._foreach_copy_(copies, originals)
+        self._look()
         return self.versions()
+
+    @property
+    def some_moved(self) -> bool:
+        """Whether a rank may hold what no other one has, as of the last note."""
+        return bool(self._moved or self._changed_buffers() or self._counted)
+
+    def moved_alone(self) -> list[torch.Tensor] | None:
+        """What a rank may have changed alone, as of the last note; None: nobody can tell.
+
+        All of a tensor that something else than an optimizer has changed, and the elements of
+        others that are compared anyway. On a GPU, whose end of the step would have to be waited
+        for, nobody can.
+        """
+        moved = list(self._moved.values())
+        buffers = self._changed_buffers()
+        if any(is_sharded(tensor) or not tensor.is_cpu for tensor in (*moved, *buffers)):
+            return None
+        return [*(tensor.detach() for tensor in moved), *buffers, *self._rows]
+
+    def numbers(self) -> list[Any]:
+        """What the optimizers' states hold beside tensors."""
+        return [values.get(key) for values, key in self._counted]
+
+    def _changed_buffers(self) -> list[torch.Tensor]:
+        return [
+            copy
+            for buffer, copy in self._own_buffers
+            if (
+                not torch.equal(copy, self._first[id(copy)])
+                if buffer.is_cpu
+                else buffer._version != self._first_versions[id(buffer)]
+            )
+        ]
+
+    def _hook(self) -> None:
+        """Look around each step of an optimizer, as long as this object is there."""
+        own = weakref.ref(self)
+
+        def before(*_: Any) -> None:
+            if (watched := own()) is not None:
+                watched._look()
+
+        def after(optimizer: Optimizer, *_: Any) -> None:
+            if (watched := own()) is not None:
+                watched._explain(optimizer)
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(before).remove)
+        weakref.finalize(self, register_optimizer_step_post_hook(after).remove)
+
+    def _look(self) -> None:
+        """Find what was changed since the last look."""
+        now = self.versions()
+        if now != self._last:
+            for tensor, version, last in zip(self._tensors, now, self._last, strict=True):
+                if version != last:
+                    self._moved[id(tensor)] = tensor
+            self._last = now
+
+    def _explain(self, optimizer: Optimizer) -> None:
+        """An optimizer of the session has used the gradients, which were exchanged."""
+        for name, own in self._optimizers.items():
+            if own.param_groups is optimizer.param_groups:
+                self._update_tensors()
+                for parameter, places in self._places_of[name]:
+                    if parameter.grad is not None:
+                        for place in places:
+                            self._last[place] = self._tensors[place]._version
 
     def versions(self) -> list[int]:
         """Version counters: each is another number once its tensor was changed by PyTorch."""
@@ -160,6 +258,8 @@ class WatchedTensors:
         if set(state) != {"state", "param_groups"} or len(state["param_groups"]) != len(groups):
             raise NotWhole(f"{name} has other parameters, or more than those, in its state")
         known, found = self._kept[name], set()
+        numbers = {(id(values), key) for values, key in self._counted}
+        numbers |= {(id(group), key) for group in groups for key in group}
         for values in (*state["state"].values(), *groups):
             for key, value in values.items():
                 if isinstance(value, torch.Tensor):
@@ -168,6 +268,8 @@ class WatchedTensors:
                     found.add(id(value))
                 elif not isinstance(value, CONSTANTS):
                     raise NotWhole(f"{name}: {key} is a {type(value).__name__}")
+                elif value is not None and (id(values), key) not in numbers:
+                    raise NotWhole(f"{name}: {key} is new")
         if found != known:
             raise NotWhole(f"{name} has less in its state than after the step")
         now = state["param_groups"]
@@ -209,8 +311,19 @@ class WatchedTensors:
             ]
             self._kept[name] = {id(tensor) for tensor in kept}
             found += kept
+        self._counted = [
+            (values, key)
+            for optimizer in self._optimizers.values()
+            for values in optimizer.state.values()
+            for key, value in values.items()
+            if not isinstance(value, torch.Tensor) and value is not None
+        ]
+        self._sample(found[len(self._parameters) :])
         # A part may be changed as what it is, and as a part of the whole: each counts by itself.
+        known = dict(zip(map(id, self._tensors), self._last, strict=True))
         self._tensors = [*found, *(held_tensor(tensor) for tensor in found if is_sharded(tensor))]
+        self._last = [known.get(id(tensor), -1) for tensor in self._tensors]
+        self._place()
         self._own = [*map(held_tensor, self._tensors), *self._views()]
         users = Counter(tensor.untyped_storage() for tensor in _distinct(self._own))
         # FSDP2 has, and makes, aliases of its own: of these nothing can be told.
@@ -218,6 +331,35 @@ class WatchedTensors:
         self._storages = list({tensor.untyped_storage() for tensor in whole})
         self._numbers = [storage._cdata for storage in self._storages]
         self._users = [users[storage] for storage in self._storages]
+
+    def _place(self) -> None:
+        number = {id(tensor): place for place, tensor in enumerate(self._tensors)}
+
+        def places(parameter: torch.Tensor, state: Mapping[str, Any]) -> list[int]:
+            parts = map(id, _parts(parameter, state))
+            return [number[part] for part in parts if part in number]
+
+        self._places_of = {
+            name: [(p, places(p, optimizer.state.get(p, {}))) for p in parameters_of(optimizer)]
+            for name, optimizer in self._optimizers.items()
+        }
+
+    def _sample(self, kept: Sequence[torch.Tensor]) -> None:
+        """Choose the elements that are compared: of parameters, and of what optimizers keep."""
+        sampled = [*self._sampled, *kept[:: max(1, -(-len(kept) // SAMPLED))]]
+        kinds: dict[Any, list[torch.Tensor]] = {}
+        for tensor in sampled:
+            kind = (tensor.device, tensor.dtype, not is_sharded(tensor))
+            kinds.setdefault(kind, []).append(_some(tensor))
+        self._samples, self._whole, self._rows = [], [], []
+        for (device, _, whole), views in kinds.items():
+            row = torch.cat(views)
+            copies = row.split([len(view) for view in views])
+            self._samples += zip(views, copies, strict=True)
+            self._whole += [whole] * len(views)
+            if whole and device.type == "cpu":
+                self._rows.append(row)
+        self._copies = _by_kind([*self._all_buffers, *self._samples])
 
     def _views(self) -> list[torch.Tensor]:
         """Buffers, and the tensors of this object that have the memory of others."""
@@ -249,6 +391,15 @@ def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
+
+
+def _parts(parameter: torch.Tensor, state: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+    """A parameter and what an optimizer keeps for it; of what is sharded, the own part as well."""
+    for tensor in (parameter, *state.values()):
+        if isinstance(tensor, torch.Tensor):
+            yield tensor
+            if is_sharded(tensor):
+                yield held_tensor(tensor)
 
 
 def _copy(state: Any) -> Any:

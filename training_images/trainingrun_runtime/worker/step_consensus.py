@@ -58,6 +58,10 @@ class RanksDisagree(RuntimeError):
     """The ranks of a run are at different places of the training function."""
 
 
+UNKNOWN = -1
+"""No digest: whether the ranks hold the same is not known."""
+
+
 class StepValues(NamedTuple):
     """What a rank contributes, and the result: the largest of all ranks' values."""
 
@@ -71,6 +75,10 @@ class StepValues(NamedTuple):
     """Steps done when the ranks contributed these values."""
     hold: Hold = Hold.NO
     """Contributed where a checkpoint is about to be made."""
+    state: int = 0
+    """A digest of what a rank may change alone, after a step; `UNKNOWN`: it is not known."""
+    alike: bool = True
+    """Whether all ranks have contributed the same `state`, and know it."""
 
 
 class StepConsensus:
@@ -172,7 +180,7 @@ class StepConsensus:
 
     def _start(self, place: Place, mine: StepValues) -> None:
         self._step = mine.step
-        values = [mine.command, mine.busy, mine.stop, mine.hold]
+        values = [mine.command, mine.busy, mine.stop, mine.hold, mine.state]
         self._pending = self._group.start([mine.step, place, *values])
 
 
@@ -184,8 +192,9 @@ def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
         largest = map(max, zip(*every, strict=True))
     else:
         return None
-    step, _, command, busy, stop, hold = largest
-    return StepValues(command, bool(busy), bool(stop), step, Hold(hold))
+    step, _, command, busy, stop, hold, state = largest
+    alike = state != UNKNOWN and len({each[-1] for each in every}) == 1
+    return StepValues(command, bool(busy), bool(stop), step, Hold(hold), state, alike)
 
 
 def _disagreement(every: Sequence[Sequence[int]]) -> str:
