@@ -126,6 +126,33 @@ def _of_pod_template(path: str) -> list[Row]:
             [hook("ray-worker", httpGet={"port": 80}), hook("ray-head", tcpSocket={"port": 80})],
             f"{spec}.containers",
         ),
+        *(
+            Row(f"{spec}.{path}", keyword, good, bad, says, f"{spec}.{path.split('[')[0]}")
+            for keyword, says, rows in (
+                (
+                    "required",
+                    "Required value",
+                    {
+                        "volumes[].name": (many(1), [{"emptyDir": {}}]),
+                        "containers[].name": (many(1, image="a"), [{"image": "a"}]),
+                        "containers[].env[].name": (
+                            variables("a", "A"),
+                            [{**many(1, image="a")[0], "env": [{"value": "1"}]}],
+                        ),
+                    },
+                ),
+                (
+                    "unique",
+                    "Duplicate value: {",
+                    {
+                        "volumes": (many(2), many(1) * 2),
+                        "containers": (many(2, image="a"), many(1, image="a") * 2),
+                        "containers[].env": (variables("a", "A"), variables("a", "A", "A")),
+                    },
+                ),
+            )
+            for path, (good, bad) in rows.items()
+        ),
         Row(f"{spec}.volumes", "maxItems", many(200), many(201), "must have at most 200 items"),
         Row(
             f"{spec}.containers",

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from support.pod_fields import TEMPLATES
 from trainingrun.api.crd import crd, schema
 from trainingrun.api.generate import generated, main
 from trainingrun.api.pods_spec import Workers
@@ -68,6 +69,11 @@ def test_lists_of_named_things_are_merged_by_their_names():
     }
     assert keys == {
         ".spec.training.env": ["name"],
+        **{
+            f".spec.{place}.spec.{items}": ["name"]
+            for place in TEMPLATES
+            for items in ("containers", "containers[].env", "volumes")
+        },
         ".spec.sweep.space": ["name"],
         ".status.conditions": ["type"],
         ".status.attempts": ["number"],

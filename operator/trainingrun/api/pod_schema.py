@@ -303,7 +303,25 @@ def _probed_port(value: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("port",), "write the number of a port, 1 to 65535", port)
 
 
+def _named_once(*lists: str) -> Callable[[Mapping[str, Any]], Iterator[Fault]]:
+    def check(value: Mapping[str, Any]) -> Iterator[Fault]:
+        for key in lists:
+            found = value.get(key)
+            seen = set()
+            for index, item in enumerate(found if isinstance(found, list) else ()):
+                name = item.get("name") if isinstance(item, Mapping) else None
+                if isinstance(name, str) and name in seen:
+                    says = "the list has it twice: give it another name, or leave it out"
+                    yield Fault((key, index, "name"), says, name)
+                elif isinstance(name, str):
+                    seen.add(name)
+
+    return check
+
+
 _ACROSS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Fault]]] = {
+    "PodSpec": _named_once("containers", "initContainers", "volumes"),
+    "Container": _named_once("env"),
     "Toleration": _toleration,
     "NodeSelectorRequirement": _requirement,
     "LabelSelectorRequirement": _requirement,

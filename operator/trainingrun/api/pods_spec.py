@@ -19,6 +19,7 @@ from .base import (
     Rule,
     Whole,
     is_own_variable,
+    list_by,
     matching,
     own_variable_cel,
     without_default,
@@ -59,14 +60,16 @@ class _Lifecycle(_Part):
 
 
 class _Variable(_Part):
-    name: str = Field(default="", max_length=253, json_schema_extra=without_default)
+    name: str = Field(max_length=253)
     """Name of the variable."""
 
 
 class _Container(_Part):
-    name: str = Field(default="", json_schema_extra=without_default)
+    name: str
     """ray-head and ray-worker are Ray's; each other one is a sidecar."""
-    env: list[_Variable] = Field(default_factory=list, max_length=200)
+    env: list[_Variable] = Field(
+        default_factory=list, max_length=200, json_schema_extra=list_by("name")
+    )
     """Its environment variables; those of one name replace each other."""
     lifecycle: _Lifecycle = Field(default=_Lifecycle(), json_schema_extra=without_default)
     """What runs at its start and before its end."""
@@ -98,7 +101,7 @@ class _Container(_Part):
 
 
 class _Volume(_Part):
-    name: str = Field(default="", json_schema_extra=without_default)
+    name: str
     """Name of the volume."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -125,9 +128,13 @@ class _PodSpec(_Part):
     """Not to be set."""
     node_name: str = Field(default="", json_schema_extra=without_default)
     """Not to be set."""
-    containers: list[_Container] = Field(default_factory=list, max_length=50)
+    containers: list[_Container] = Field(
+        default_factory=list, max_length=50, json_schema_extra=list_by("name")
+    )
     """Containers, merged by name."""
-    volumes: list[_Volume] = Field(default_factory=list, max_length=200)
+    volumes: list[_Volume] = Field(
+        default_factory=list, max_length=200, json_schema_extra=list_by("name")
+    )
     """Volumes, merged by name."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
