@@ -99,6 +99,14 @@ def accumulated(training: Training) -> None:
         training.optimizer.step()
 
 
+def used_in_a_later_step(training: Training) -> None:
+    """What the first step leaves is not used yet; the checkpoint waits for that, or has no part."""
+    training.backward()
+    if training.number % 3 == 2:
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+
 def cleared_in_a_closure(training: Training) -> None:
     def closure() -> torch.Tensor:
         training.optimizer.zero_grad()
@@ -150,8 +158,8 @@ def unused(training: Training) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        cleared_first, set_to_zero_first, accumulated, cleared_in_a_closure, two_losses,
-        the_other_one_first, replaced, unused,
+        cleared_first, set_to_zero_first, accumulated, used_in_a_later_step, cleared_in_a_closure,
+        two_losses, the_other_one_first, replaced, unused,
     ],
 )  # fmt: skip
 def test_gradients_that_are_cleared_before_their_use_are_not(

@@ -94,6 +94,10 @@ class AccumulatedGradients:
         """Whether a checkpoint should be made later: they wait, and for no optimizer that rests."""
         return self._new([o for o in self._without_step() if self._rests(o) < RESTS_AFTER])
 
+    def used_by(self, optimizer: Optimizer) -> bool:
+        """Whether it has begun a step since the session's last one began."""
+        return any(groups is optimizer.param_groups for groups in self._since)
+
     def _without_step(self) -> list[Optimizer]:
         begun = {id(groups) for groups in self._since}
         return [o for o in self._optimizers if id(o.param_groups) not in begun]
@@ -135,7 +139,7 @@ class AccumulatedGradients:
     def _count(self, optimizer: Optimizer) -> None:
         self.begun += 1
         self.before_use(optimizer)
-        if not any(groups is optimizer.param_groups for groups in self._since):
+        if not self.used_by(optimizer):
             self._since.append(optimizer.param_groups)
 
 

@@ -33,7 +33,7 @@ class KeptGradients:
     def __init__(
         self, optimizers: Mapping[str, Optimizer], gradients: AccumulatedGradients
     ) -> None:
-        self._optimizers = optimizers
+        self._optimizers, self._gradients = optimizers, gradients
         self._watched: dict[str, _Watched] = {}
         self._kept: tuple[str, torch.Size] | None = None
         gradients.before_use = self._used
@@ -41,10 +41,12 @@ class KeptGradients:
     def watch(self) -> None:
         """A step is done: from now on, up to the optimizers' next use of their gradients."""
         for name, optimizer in self._optimizers.items():
+            if name in self._watched or not self._gradients.used_by(optimizer):
+                continue  # of others, they wait for their use
             left = [p for p in parameters_of(optimizer) if _can_be_watched(p)]
             left = sorted(left, key=torch.Tensor.numel)[:_LOOKED_AT]
             parameter = next((p for p in left if bool(p.grad.any())), None)
-            if parameter is not None and name not in self._watched:
+            if parameter is not None:
                 self._watched[name] = _Watched(parameter)
 
     def require_none(self) -> None:
