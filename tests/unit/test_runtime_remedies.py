@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import pickle
+import resource
 import signal
 import socket
 import tempfile
@@ -218,13 +219,33 @@ def fail_to_report_a_tensor() -> None:
     TrainContext.report(None, {"loss": torch.tensor(1.0)})  # type: ignore[arg-type]
 
 
-def load_an_object() -> None:
-    with tempfile.NamedTemporaryFile() as file:
-        torch.save({"when": Path(file.name)}, file.name)
-        torch.load(file.name)
+def opening_too_many_files() -> None:
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, most))
+        while True:
+            opened.append(os.dup(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (now, most))
+        for file in opened:
+            os.close(file)
+
+
+def writing_beyond_the_limit() -> None:
+    now, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+            while True:
+                file.write(bytes(600))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (now, most))
 
 
 MET = [
+    ("open-files", opening_too_many_files),
+    ("file-size", writing_beyond_the_limit),
     ("shared-memory", lambda: load(signal.SIGBUS)),
     ("loader-killed", lambda: load(signal.SIGKILL)),
     ("host-memory", lambda: torch.empty(2**55, dtype=torch.uint8)),

@@ -292,6 +292,16 @@ REMEDIES: dict[str, Remedy] = {
         "raise workers.resources.sharedMemory where the log has `insufficient shared memory`, "
         "else workers.resources.memory, or lower num_workers: a process of the data loader died",
     ),
+    "open-files": Remedy(
+        r"Too many open files|received \d+ items of ancdata",
+        "raise the container's limit of open files (`ulimit -n`), or lower num_workers of the "
+        "data loader, and close the files that each sample opens: the process may open no more",
+    ),
+    "file-size": Remedy(
+        r"File too large|\[Errno 27\]",
+        "raise the limit of a file's size (`ulimit -f`, or the volume's own), or write into "
+        "several files: one file may not grow any further",
+    ),
     "disk-full": Remedy(
         r"OutOfDiskError",
         "release what is not needed, free the disk, or give the pods more ephemeral-storage in "
