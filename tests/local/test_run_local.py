@@ -295,7 +295,7 @@ def test_a_process_that_can_write_no_file_any_more_trains_to_the_end(folder: Pat
 @pytest.mark.slow
 def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> None:
     function = "trainingrun_runtime.examples.linear:train"
-    manifest = a_run(function, workers=2, per_pod=2, steps=100, step_seconds=0.1)
+    manifest = a_run(function, workers=2, per_pod=2, steps=200, step_seconds=0.1)
     stopped = start(folder, manifest)
     stopped.wait_for("training · step")
     stopped.process.send_signal(signal.SIGINT)
@@ -318,8 +318,8 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     assert latest("tiny", folder / "trainingrun-local/tiny")["status"]["attempt"] == 2
     log = (folder / "trainingrun-local/tiny").glob("tiny-*/manifests/*.json")
     steps = sorted(json.loads(file.read_text())["step"] for file in log)
-    assert steps[0] < 100
-    assert steps[-1] == 100
+    assert steps[0] < 200
+    assert steps[-1] == 200
 
 
 @pytest.mark.slow
