@@ -27,7 +27,7 @@ from .findings import Draft
 from .members import Candidate, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller_uid
-from .texts import written
+from .texts import from_unix, written
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
@@ -289,11 +289,16 @@ class ReconcileContext:
             joined=frozenset(here),
             kept=max(workers + self.run.spec.workers.standby, replicas),
             lost=(
-                *(LostPlace("", created, seen) for created, seen in known.lost_places),
+                *(LostPlace("", "", created, seen) for created, seen in known.lost_places),
                 *(
-                    LostPlace(key, one.created_at, one.time)
+                    LostPlace(key, one.pod or "", one.created_at, one.time)
                     for key, one in lost.items()
-                    if one.created_at and is_of_a_pod(key)
+                    if one.created_at and one.pod and is_of_a_pod(key)
+                ),
+                *(
+                    LostPlace("", one.pod, *(written(from_unix(t)) for t in (began, one.time)))
+                    for one in (progress.records if progress is not None else ())
+                    if one.pod and (began := one.group_time) is not None
                 ),
             ),
         )
@@ -582,9 +587,17 @@ def _read(pod: Object) -> PodSummary:
             head=labels.get(names.ROLE_LABEL) == names.HEAD,
             created=pod_status.creation_text(pod),
             living=not pod_status.absent(pod),
+            ended=_ended(pod),
             address=pod.get("status", {}).get("podIP"),
         ),
     )
+
+
+def _ended(pod: Object) -> str:
+    if pod_status.terminating(pod):
+        found = pod_status.deletion_requested_at(pod)
+        return written(found) if found else ""
+    return str((pod_status.ray_ending(pod) or {}).get("finishedAt") or "")
 
 
 def _scheduled(pod: Object) -> str:

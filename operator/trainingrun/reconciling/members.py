@@ -39,6 +39,8 @@ class Candidate(NamedTuple):
     """It has not ended, and its deletion is not requested."""
     address: str | None
     """Its IP address."""
+    ended: str = ""
+    """When it ended, or its deletion was requested; empty: it lives, or that is not known."""
 
 
 class LostPlace(NamedTuple):
@@ -46,9 +48,12 @@ class LostPlace(NamedTuple):
 
     uid: str
     """Empty: it is gone."""
+    name: str
+    """Empty: it is not known."""
     created: str
+    """When it was created, or was there at the latest."""
     seen: str
-    """When its loss was seen."""
+    """When its loss was seen, or it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +95,29 @@ def _foreign_workers(workers: Sequence[Candidate], evidence: Evidence) -> list[s
     own, foreign = {one.uid for one in sure}, []
     living = sorted(one.created for one in sure if one.living)
     all_joined = sum(one.living and one.name in evidence.joined for one in sure) >= evidence.kept
-    alive = {one.uid for one in sure if one.living}
-    lost = [(one, _until(one)) for one in evidence.lost if one.uid not in alive]
+    alive = {known for one in workers if one.living for known in (one.uid, one.name)}
+    lost = [
+        (one.created, _until(one.seen))
+        for one in evidence.lost
+        if one.uid not in alive and one.name not in alive
+    ]
+    known = {one.uid for one in evidence.lost}
+    lost += [(one.created, _until(one.ended)) for one in sure if one.ended and one.uid not in known]
     for one in sorted(workers, key=lambda one: (one.created, not one.living, one.name)):
         if one.uid in own:
             continue
         places = bisect_right(living, one.created) + sum(
-            place.created <= one.created < until for place, until in lost
+            created <= one.created < until for created, until in lost
         )
         full = all_joined or (one.living and len(living) >= evidence.kept)
         if places >= evidence.kept or full:
             foreign.append(one.uid)
         elif one.living:
             insort(living, one.created)
+        elif one.ended:
+            lost.append((one.created, _until(one.ended)))
     return foreign
 
 
-def _until(place: LostPlace) -> str:
-    return written(parsed(place.seen) - timedelta(seconds=SEEN_S))
+def _until(seen: str) -> str:
+    return written(parsed(seen) - timedelta(seconds=SEEN_S))

@@ -215,7 +215,12 @@ class World:
         return driver.head.well and all(pod.well for pod in driver.group)
 
     def lose(self, kind: str, *pods: Pod, attempt: int | None = None) -> None:
-        """Note a loss; pods that were lost already are not lost again."""
+        """Note a loss; pods that were lost already are not lost again.
+
+        Forged pods go: beside a place that is free one can pass for the next pod of the run.
+        """
+        found = self.foreign.get("Pod", ())
+        self.foreign["Pod"] = [pod for pod in found if not is_forged(pod)]
         fresh = [pod for pod in pods if not pod.lost]
         if pods and not fresh:
             self.later_causes[kind] += 1
