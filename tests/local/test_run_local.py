@@ -316,10 +316,12 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     assert resumed.wait() == 0, resumed.output
     assert "attempt 2" in resumed.output
     assert latest("tiny", folder / "trainingrun-local/tiny")["status"]["attempt"] == 2
-    log = (folder / "trainingrun-local/tiny").glob("tiny-*/manifests/*.json")
-    steps = sorted(json.loads(file.read_text())["step"] for file in log)
-    assert steps[0] < 200
-    assert steps[-1] == 200
+    # Of the checkpoints themselves the newest two are kept.
+    documents = sorted((folder / "trainingrun-local/tiny").glob("tiny-*/progress/*.json"))
+    first, second = (json.loads(document.read_text()) for document in documents)
+    assert 0 < first["checkpoint"]["step"] < 200
+    assert second["resumedFromStep"] == first["checkpoint"]["step"]
+    assert second["step"] == 200
 
 
 @pytest.mark.slow
