@@ -1,6 +1,7 @@
 """The bucket as Ray gets it: Ray's own bookkeeping never needs the store."""
 
 import hashlib
+import multiprocessing
 import os
 import pickle
 import threading
@@ -18,7 +19,7 @@ from ray.train.v2._internal.execution.training_report import _TrainingReport
 from support.s3 import S3Server, running_s3
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
 from trainingrun_runtime.driver.report_callback import CoordinatorReports
-from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, behind, for_ray
+from trainingrun_runtime.ray_internals.filesystem import RetryingCheckpoint, for_ray
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.bucket_files import bucket_of
 from trainingrun_runtime.store.manifest import FileDigest, Manifest

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from support.builders import a_run
 from trainingrun.api.failures_spec import Failures
-from trainingrun.local import folder
 from trainingrun.local.attempts import GiveUp, Standing, Tally, after_loss
+from trainingrun.local.folder import Folder, latest
 from trainingrun.local.interruptions import unsaved
 from trainingrun_protocol.progress import (
     LastCheckpoint,
@@ -69,7 +70,10 @@ def test_the_hangs_of_a_trial_are_counted_by_its_driver_and_not_against_the_run(
 
 
 def test_no_trial_is_shown_as_running_once_the_driver_has_ended(tmp_path: Path) -> None:
-    folder.no_trial_runs(tmp_path)  # there is no sweep
-    folder.remember_sweep(tmp_path, Progress(attempt=1, sweep=a_table(RUNNING, DONE)))
-    folder.no_trial_runs(tmp_path)
-    assert [row.state for row in folder.latest_sweep(tmp_path).trials] == [PENDING, DONE]
+    record = Folder.prepare(a_run(name="one"), tmp_path, False).record
+    record.no_trial_runs()  # there is no sweep
+    record.show(Progress(attempt=1, sweep=a_table(RUNNING, DONE)))
+    record.no_trial_runs()
+    sweep = latest("one", tmp_path)["status"]["sweep"]
+    assert [row["state"] for row in sweep["trials"]] == [PENDING, DONE]
+    assert (sweep.get("running", 0), sweep["pending"], sweep["succeeded"]) == (0, 1, 1)

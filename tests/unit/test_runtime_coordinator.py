@@ -14,7 +14,7 @@ from support.processes import wait_for
 from support.reconciled import a_polled_run, reconcile, then
 from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
 from trainingrun_protocol.contract import RANK_PODS_FILE, ContractCheckpoints
-from trainingrun_protocol.progress import Failure, ProgressResult, RecordKind, RunState
+from trainingrun_protocol.progress import Failure, Hang, ProgressResult, RecordKind, RunState
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S

@@ -106,11 +106,11 @@ def test_a_metric_is_of_a_type_that_every_process_knows() -> None:
     }
 
 
-def test_names_that_are_printed_alike_are_numbered() -> None:
+def test_names_that_are_printed_alike_are_kept_apart() -> None:
     long = "k" * 250
     printed = printable_metrics({1: "a", "1": "b", long: "c", long + "!": "d", "1_2": "e"})
     assert list(printed.values()) == ["a", "b", "c", "d", "e"]
-    assert list(printed)[:2] == ["1", "1_2"]
+    assert list(printed)[:2] == ["1 (int)", "1"]
     assert max(map(len, printed)) == 200
     assert printable_metrics(printed) == printed
 

@@ -219,6 +219,12 @@ def fail_to_report_a_tensor() -> None:
     TrainContext.report(None, {"loss": torch.tensor(1.0)})  # type: ignore[arg-type]
 
 
+def load_an_object() -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        torch.save({"when": Path(file.name)}, file.name)
+        torch.load(file.name)
+
+
 def opening_too_many_files() -> None:
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = []

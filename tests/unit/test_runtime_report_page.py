@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 
 from support import large_tables
@@ -124,8 +123,11 @@ def test_a_curve_tells_its_values_at_some_of_its_steps(failed: RunFolder) -> Non
 
 
 def test_an_epoch_is_no_curve(tmp_path: Path) -> None:
-    table = pyarrow.table({"step": [1, 2], "attempt": [1, 1], "epoch": [0, 1], "loss": [1.0, 0.5]})
-    assert [series.name for series in folder._curves(table)] == ["loss"]
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    rows = [Row(n, float(n), {"epoch": n, "loss": 1 / n}) for n in (1, 2)]
+    part = Part(1, 1, 1, None, metrics_table.table_of(rows, 1))
+    bucket.put(part.key, metrics_table.encoded(part))
+    assert [series.name for series in folder.read(bucket).curves] == ["loss"]
 
 
 def test_last_lines_and_stacks_of_what_failed_are_there(failed: RunFolder) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun_protocol.contract import ContractRestore
-from trainingrun_protocol.progress import Progress, RunState, SweepTable, TrialState
 
 from ..api.storage_spec import Storage
 from ..api.v1alpha1 import TrainingRun
@@ -255,46 +254,3 @@ def latest(name: str, folder: Path | None) -> dict[str, Any]:
             "name its folder with --folder"
         )
     return found
-
-
-def remember_sweep(root: Path, progress: Progress) -> None:
-    """Keep the trials for `trainingrun sweep NAME --local`."""
-    table = progress.sweep or (progress.result.sweep if progress.result else None)
-    if table is not None:
-        _keep(root / _SWEEP, table.to_dict())
-
-
-def no_trial_runs(root: Path) -> None:
-    """The driver has ended: the trials that were trained wait, or will not be trained further."""
-    try:
-        table = latest_sweep(root)
-    except LocalError:  # there is no sweep
-        return
-    waits = {"state": TrialState.PENDING}
-    rows = [
-        row.model_copy(update=waits) if row.state is TrialState.RUNNING else row
-        for row in table.trials
-    ]
-    if rows != table.trials:
-        _keep(root / _SWEEP, table.model_copy(update={"trials": rows}).to_dict())
-
-
-def latest_sweep(root: Path) -> SweepTable:
-    """The trials of the latest run in a folder.
-
-    Raises:
-        LocalError: there are none.
-    """
-    try:
-        return SweepTable.model_validate_json((root / _SWEEP).read_bytes())
-    except (OSError, ValidationError):
-        raise LocalError(
-            f"{root} holds no trials; run a file with spec.sweep by `trainingrun run FILE "
-            "--local`, or name its folder with --folder"
-        ) from None
-
-
-def _keep(file: Path, found: dict[str, Any]) -> None:
-    part = file.with_name(f".{file.name}")
-    part.write_text(json.dumps(found))
-    part.replace(file)

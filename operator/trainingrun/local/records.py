@@ -19,7 +19,7 @@ from typing import IO, Any, Self
 
 from trainingrun_protocol.progress import Progress, RunState
 
-from ..api.status import AcceleratorSeconds, Cost, Phase
+from ..api.status import AcceleratorSeconds, Cost, Phase, SweepStatus
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..reconciling.diagnosis import blockers
 from ..reconciling.status import cost, progress_status
@@ -206,6 +206,13 @@ class Record:
             status["reportUri"] = progress.report_uri
         self._status |= status
         self._write()
+
+    def no_trial_runs(self) -> None:
+        """The driver has ended."""
+        if "sweep" in self._status:
+            known = SweepStatus.model_validate(self._status["sweep"])
+            self._status["sweep"] = progress_status.waiting(known).to_dict()
+            self._write()
 
     def _cost(self, progress: Progress) -> dict[str, Any]:
         """What the run has used, over all its drivers: each reports its own seconds, from zero."""

@@ -36,7 +36,7 @@ from .attempts import (
     outcome,
 )
 from .display import Display, beyond_memory, summary
-from .folder import Folder, no_trial_runs, remember_ranks, remember_sweep
+from .folder import Folder
 from .interruptions import Interruptions, TrialLosses, unsaved
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
@@ -223,7 +223,11 @@ class _Loop:
             except KeyboardInterrupt:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
-                how = "" if saved else unsaved(driver.progress())
+                last = driver.progress()
+                how = "" if saved else unsaved(last)
+                if last is not None:
+                    self.folder.record.show(last)
+                self.folder.record.stopped = f"attempt {number} was stopped{how}"
                 self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
             except OSError as error:
@@ -236,7 +240,7 @@ class _Loop:
                 ) from error
             finally:
                 driver.kill()
-                no_trial_runs(self.folder.root)
+                self.folder.record.no_trial_runs()
             if not isinstance(ended, FailedAttempt):
                 return ended
             self.trained_before = self.standing.productive

@@ -96,7 +96,7 @@ class UseReporter:
                 self._ended.wait(USE_INTERVAL_S)
 
     def _keep_reporting(self) -> None:
-        looks, children = 0, ChildrenCpu()
+        samples, children = 0, ChildrenCpu()
         own, others = QuietMeter(time.monotonic()), QuietMeter(time.monotonic())
         while not self._ended.wait(USE_INTERVAL_S / _SAMPLES):
             samples += 1

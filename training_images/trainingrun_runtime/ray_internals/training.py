@@ -7,6 +7,7 @@ and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
 import copy
+import inspect
 import json
 import os
 import time
@@ -276,14 +277,6 @@ def keep_no_snapshot() -> None:
     from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 
     CheckpointManager._write_state_to_storage = lambda _manager: None
-
-
-def write_file(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
-    """Write one small file, its folder included."""
-    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):  # an object store has no folders to make
-        filesystem.create_dir(str(Path(path).parent))
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(content)
 
 
 def _is_local(checkpoint: ray.train.Checkpoint) -> bool:

@@ -11,6 +11,8 @@ from typing import Any
 from ..store import metrics_table
 from ..store.metrics_table import Stored
 
+_NO_CURVES = {"epoch", *metrics_table.OWN_COLUMNS}
+"""Columns that say where a value was taken."""
 VALUES_AT_ONCE = 4_000_000
 """Values that are decoded at once, about; merging takes some hundred bytes for each."""
 PIECES = 3000
@@ -57,7 +59,7 @@ def read(found: Sequence[Stored], most: int, most_rows: float) -> Curves:
     names = [
         each.name
         for each in schema
-        if each.name not in metrics_table.OWN_COLUMNS
+        if each.name not in _NO_CURVES
         and (pa.types.is_integer(each.type) or pa.types.is_floating(each.type))
     ]
     names.sort(key=lambda name: "loss" not in name.lower())

@@ -27,8 +27,6 @@ from ..store.storage_errors import UnusableError
 from . import curves
 from .curves import Curves, Series
 
-_NO_CURVES = {"epoch", *metrics_table.OWN_COLUMNS}
-"""Columns that say where a value was taken."""
 MOST_CURVES = 12
 """Metrics that are drawn: of more, those with `loss` in their name first, then in their order."""
 MOST_LINES = 50

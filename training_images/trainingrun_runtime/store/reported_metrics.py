@@ -32,22 +32,23 @@ def printable_metrics(metrics: Mapping[Any, Any], needed: Collection[str] = ()) 
     """
     if len(metrics) > MOST:
         _say_that_they_are_too_many()
-    kept: dict[str, Any] = {}
-    for name, value in islice(_first(needed, metrics).items(), MOST):
-        kept[_free(_text(name), kept)] = printable(value)
-    return kept
+    kept = islice(_first(needed, metrics).items(), MOST)
+    return {_name(name, metrics): printable(value) for name, value in kept}
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """The name, numbered where it is taken: by one that is alike in all characters kept, or `1`
-    where there is `"1"`, too.
-    """
-    found, count = name, 1
-    while found in taken:
-        count += 1
-        mark = f"_{count}"
-        found = name[: _CHARACTERS - len(mark)] + mark
-    return found
+def _name(name: Any, others: Collection[Any]) -> str:
+    """What it is follows from the name alone, so that it is the same in each report."""
+    try:
+        text = str(name)
+    except Exception:
+        return f"<{type(name).__name__}>"
+    if not isinstance(name, str) and text in others:
+        text = f"{text} ({type(name).__name__})"
+    text = encodable(text)
+    if len(text) <= _CHARACTERS:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return f"{text[: _CHARACTERS - _DIGITS - 1]}~{digest}"
 
 
 def shown_metrics(metrics: Mapping[str, Any], needed: Collection[str] = ()) -> dict[str, Any]:

@@ -337,7 +337,7 @@ def _constants(groups: Mapping[str, Groups]) -> list[dict[str, Any]]:
     ]
 
 
-def taken(state: Any, name: str) -> Taken:
+def taken(state: Any, name: str, noted: Mapping[str, Any]) -> Taken:
     """An encoded state, copied to host memory."""
     found = sharded_state.split(state, name)
     parts = {

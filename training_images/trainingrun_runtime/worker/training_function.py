@@ -26,7 +26,7 @@ from ..known_errors.failure_causes import (
     is_collective_error,
 )
 from ..output import announced
-from ..ray_internals import replaced_functions
+from ..ray_internals import quiet_logs, replaced_functions
 from ..store.bucket import Bucket
 from ..store.clients import start_client
 from ..tracking import tracking

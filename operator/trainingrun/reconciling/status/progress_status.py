@@ -165,11 +165,8 @@ def sweep(table: SweepTable) -> SweepStatus:
     )
 
 
-def no_trial_runs(draft: Draft) -> Findings:
-    """No attempt runs: the trials that were trained wait, or will not be trained further."""
-    known = draft.status.sweep
-    if known is None or not known.running:
-        return Findings()
+def waiting(known: SweepStatus) -> SweepStatus:
+    """status.sweep once no driver runs: what was trained waits, or will not be trained further."""
     rows = [
         row.model_copy(update={"state": TrialState.PENDING})
         if row.state is TrialState.RUNNING
@@ -177,7 +174,15 @@ def no_trial_runs(draft: Draft) -> Findings:
         for row in known.trials
     ]
     counts = {"running": 0, "pending": known.pending + known.running}
-    return Findings(status={"sweep": known.model_copy(update={**counts, "trials": rows})})
+    return known.model_copy(update={**counts, "trials": rows})
+
+
+def no_trial_runs(draft: Draft) -> Findings:
+    """No attempt runs."""
+    known = draft.status.sweep
+    if known is None or not known.running:
+        return Findings()
+    return Findings(status={"sweep": waiting(known)})
 
 
 def _trial(row: TrialRow) -> TrialRow:
