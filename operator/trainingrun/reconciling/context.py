@@ -71,38 +71,29 @@ class PodSummary(NamedTuple):
 class PodIndex:
     """The pods of one attempt."""
 
-    def __init__(self) -> None:
-        """Empty until `add`."""
-        self.all: list[Object] = []
-        self.unwell: list[Object] = []
+    def __init__(self, found: Sequence[tuple[Object, PodSummary]] = ()) -> None:
+        """Sort these pods."""
+        self._found = found
+        self.all = [pod for pod, _ in found]
+        self.unwell = [pod for pod, known in found if not known.well]
         """Those that do not simply run; every sign of a loss or of a start that hangs is there."""
-        self.heads: list[Object] = []
-        self._summaries: list[PodSummary] = []
-
-    def add(self, pod: Object, summary: PodSummary) -> None:
-        """Take a pod in."""
-        self.all.append(pod)
-        self._summaries.append(summary)
-        if not summary.well:
-            self.unwell.append(pod)
-        if summary.head:
-            self.heads.append(pod)
+        self.heads = [pod for pod, known in found if known.head]
 
     @cached_property
     def by_uid(self) -> Mapping[str, Object]:
         """Each pod by its UID."""
-        return {known.uid: pod for known, pod in zip(self._summaries, self.all, strict=True)}
+        return {known.uid: pod for pod, known in self._found}
 
     @cached_property
     def by_name(self) -> Mapping[str, Object]:
         """Each pod by its name."""
-        return {known.name: pod for known, pod in zip(self._summaries, self.all, strict=True)}
+        return {known.name: pod for pod, known in self._found}
 
     @cached_property
     def by_node(self) -> Mapping[str, list[Object]]:
         """The pods on each node."""
         found: dict[str, list[Object]] = {}
-        for known, pod in zip(self._summaries, self.all, strict=True):
+        for pod, known in self._found:
             if known.node:
                 found.setdefault(known.node, []).append(pod)
         return found
@@ -110,26 +101,26 @@ class PodIndex:
     @property
     def held(self) -> Iterator[tuple[bool, str | None, tuple[tuple[str, float], ...]]]:
         """Of each pod that holds a node: whether it is the head, the node, and what it takes."""
-        for known in self._summaries:
+        for _, known in self._found:
             if known.requests is not None:
                 yield known.head, known.node, known.requests
 
     @property
     def workers_on_nodes(self) -> Iterator[tuple[str, str, str]]:
         """Of each worker that holds a node: its name, the node, and since when."""
-        for known in self._summaries:
+        for _, known in self._found:
             if not known.head and known.node is not None and known.requests is not None:
                 yield known.name, known.node, known.scheduled
 
     @cached_property
     def ready_workers(self) -> frozenset[str]:
         """Names of the worker pods that are ready."""
-        return frozenset(known.name for known in self._summaries if known.ready and not known.head)
+        return frozenset(known.name for _, known in self._found if known.ready and not known.head)
 
     @cached_property
     def oldest_worker(self) -> str:
         """When the first of the workers joined a head; "": none has."""
-        joined = (known.joined for known in self._summaries if not known.head)
+        joined = (known.joined for _, known in self._found if not known.head)
         return min(filter(None, joined), default="")
 
 
@@ -261,14 +252,12 @@ class ReconcileContext:
         """The run's own pods by attempt, see `members`."""
         attempts = {}
         for number, found in self._candidates.items():
-            index = attempts[number] = PodIndex()
             strangers: frozenset[str] = frozenset()
             if self.clusters(number) or self.run.status.running_attempt is not None:
                 candidates = [known.candidate for _, known in found]
                 strangers = foreign_pods(candidates, self._evidence(number))
-            for pod, known in found:
-                if known.uid not in strangers:
-                    index.add(pod, known)
+            own = [(pod, known) for pod, known in found if known.uid not in strangers]
+            attempts[number] = PodIndex(own)
         return attempts
 
     def _evidence(self, number: int) -> Evidence:
