@@ -359,17 +359,17 @@ def test_stacks_are_taken_now_where_the_driver_answers(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv(STATE_DIRECTORY_ENV, str(state))
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "x", "uid": "c1"}
-    head = {
-        "metadata": {"name": "digits-1-head", "ownerReferences": [{**owner, "controller": True}]}
-    }
+    owners = [{**owner, "controller": True}]
+    head = {"metadata": {"name": "digits-1-head", "uid": "h1", "ownerReferences": owners}}
     run.server.answers["/api/v1/namespaces/team-a/pods"] = [(200, {"items": [head]})]
     found = run.server.answers[f"{RUNS}/digits"][0][1]
-    found["status"]["seen"] = Bookkeeping(ray_cluster="c1").to_dict()
+    found["status"]["seen"] = Bookkeeping(ray_cluster="c1", head="h1").to_dict()
 
     def drive() -> None:
         request = state / STACKS_REQUEST_FILE
         while not request.exists():
-            ended.wait(0.01)
+            if ended.wait(0.01):
+                return
         folder = kept_stacks.folder_of(1, kept_stacks.moment(1_000_000_000))
         kept_stacks.write(run.bucket, folder, {0: "in all_reduce (train.py:88)"})
         request.unlink()
@@ -378,6 +378,7 @@ def test_stacks_are_taken_now_where_the_driver_answers(
     driver = threading.Thread(target=drive, daemon=True)
     driver.start()
     _, printed, _ = call("stacks", "digits", "--now")
+    ended.set()
     driver.join()
     assert printed == "--- rank 0: in all_reduce (train.py:88)\n\n"
     found["spec"]["sweep"] = {"metric": "loss"}
