@@ -515,8 +515,8 @@ def test_the_rank_that_failed_first_comes_first(kept: Bucket) -> None:
 
 def test_what_is_not_there_is_said(kept: Bucket) -> None:
     code, output, errors = logs(kept, "--rank", "7")
-    assert (code, output) == (0, [])
-    assert errors == f"There is nothing of this in {kept.root}.\n"
+    assert (code, output) == (1, [])
+    assert "rank 7 has printed nothing in attempt 2" in errors
     code, output, errors = logs(kept, "--attempt", "9")
     assert (code, output) == (0, [])
     assert errors == f"There is nothing of this of attempt 9 in {kept.root}.\n"

@@ -50,7 +50,8 @@ def submit(project: Path, *options: str) -> tuple[int, str, str]:
 def test_code_is_uploaded_by_its_digest_and_the_run_applied_with_it_and_followed(
     server: Server, project: Path, s3: S3Server
 ) -> None:
-    server.answers[f"{RUNS}/mine"].append((200, {"status": {"phase": "Succeeded"}}))
+    ended = {"metadata": {"name": "mine"}, "status": {"phase": "Succeeded"}}
+    server.answers[f"{RUNS}/mine"].append((200, ended))
     code, output, errors = submit(project, "--requirements", str(project / "requirements.txt"))
     assert (code, errors) == (0, "")
     assert output.splitlines()[1] == "mine applied to namespace team-a"
