@@ -177,12 +177,15 @@ class SimulatedCloud:
             )
         # Terminating pods count as replicas, as KubeRay counts them.
         if not self.pods(HEAD):
-            self._create(cluster, HEAD, cluster["spec"]["headGroupSpec"]["template"])
+            head = self._create(cluster, HEAD, cluster["spec"]["headGroupSpec"]["template"])
+            named = {**cluster, "status": {"head": {"podName": head}}}
+            cluster = {**cluster, **self.server.replace(named, "status")}
         (group,) = cluster["spec"]["workerGroupSpecs"]
         for _ in range(group["replicas"] - len(self.pods(WORKER))):
             self._create(cluster, WORKER, group["template"])
 
-    def _create(self, cluster: Object, role: str, template: Object) -> None:
+    def _create(self, cluster: Object, role: str, template: Object) -> str:
+        """The name of a new pod."""
         metadata = copy.deepcopy(template["metadata"])
         metadata["name"] = f"{cluster['metadata']['name']}-{role}-{next(self._numbers)}"
         metadata["namespace"] = self.namespace
@@ -190,6 +193,7 @@ class SimulatedCloud:
         metadata["ownerReferences"] = [controlled_by(cluster)]
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         self.server.create(pod)
+        return str(metadata["name"])
 
     # Scheduler and autoscaler
 
