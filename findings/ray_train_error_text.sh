@@ -15,6 +15,7 @@ set -euo pipefail
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+export RAY_TMPDIR=$folder  # Ray leaves its logs there
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet "ray[train]==2.60.0"
 cat > "$folder/try.py" <<'PYTHON'
