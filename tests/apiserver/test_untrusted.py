@@ -2,17 +2,23 @@
 
 import contextlib
 import itertools
+import json
 import os
 import random
 import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from support.apiserver import ApiError
 from support.hostile_objects import PLACES, hostile_values, nested, run_with
-from support.operators import PlaysKubeRay, a_lease, a_run
+from support.operators import PlaysKubeRay, a_lease, a_run, document
 from support.processes import Process, wait_for
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun_protocol.contract import PROGRESS_PORT
 
 SEED = random.randrange(10**6) if os.environ.get("TRAININGRUN_FUZZ_RANDOM") == "1" else 7
 EACH = 4
@@ -28,11 +34,11 @@ class Cluster:
         apiserver.create(a_lease(self.system))
         self.processes: list[Process] = []
 
-    def start(self) -> Process:
-        """An operator that is ready."""
+    def start(self, **more: str) -> Process:
+        """An operator that is ready, with more settings."""
         log = self.folder / f"log-{len(self.processes)}.json"
         settings = {"NAMESPACES": f"{self.theirs},{self.ours}", "OPERATOR_NAMESPACE": self.system}
-        self.processes.append(Process(self.apiserver.kubeconfig, log, **settings))
+        self.processes.append(Process(self.apiserver.kubeconfig, log, **settings, **more))
         wait_for(lambda: self.processes[-1].get("/readyz")[0] == 200)
         return self.processes[-1]
 
@@ -54,6 +60,12 @@ class Cluster:
         self.apiserver.create(a_run(self.ours, name))
         wait_for(lambda: self.status(name, self.ours).get("attempt") == 1)
 
+    def trains(self, namespace: str, name: str, address: str) -> None:
+        """A run gets its first attempt, whose head has this IP address."""
+        run = self.apiserver.create(a_run(namespace, name))
+        wait_for(lambda: self.status(name, namespace).get("attempt") == 1)
+        PlaysKubeRay(self.apiserver, namespace, address).starts(run)
+
 
 @pytest.fixture
 def cluster(apiserver, tmp_path):
@@ -61,6 +73,31 @@ def cluster(apiserver, tmp_path):
     yield found
     for process in found.processes:
         process.end()
+
+
+@contextlib.contextmanager
+def heads_at(address: str, asked: list[str], takes_s: float) -> Iterator[None]:
+    """All heads of a tenant: each answers after so many seconds, and notes that it was asked."""
+
+    class Head(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(address)
+            threading.Event().wait(takes_s)
+            content = json.dumps(document(step=len(asked))).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer((address, PROGRESS_PORT), Head)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield
+    server.shutdown()
+    server.server_close()
 
 
 def unreadable(operator: Process) -> float:
@@ -125,4 +162,22 @@ def test_a_healthy_run_does_not_notice_whatever_others_write(cluster):
     assert kuberay.job("healthy-1")["metadata"]["uid"] == uid
     assert operator.process.poll() is None
     assert operator.get("/healthz")[0] == 200
+    assert faults(operator) == []
+
+
+def test_heads_of_another_tenant_that_answer_slowly_delay_no_view_of_a_run(cluster):
+    """12 of them, each in time, and places for two polls at once."""
+    operator, asked = cluster.start(POLL_CONCURRENCY="2"), []
+    theirs, ours = (f"127.84.{os.getpid() % 250}.{number}" for number in (1, 2))
+    with heads_at(theirs, asked, 1.0), heads_at(ours, asked, 0.0):
+        for number in range(12):
+            cluster.trains(cluster.theirs, f"slow-{number}", theirs)
+        wait_for(lambda: asked.count(theirs) >= 24)
+        cluster.trains(cluster.ours, "quick", ours)
+        wait_for(lambda: ours in asked)
+        del asked[:]
+        wait_for(lambda: asked.count(ours) >= 5)
+        order = list(asked)
+    # In one queue for all of them each of ours would come after twelve of theirs.
+    assert order.count(theirs) <= 35, order
     assert faults(operator) == []
