@@ -49,8 +49,6 @@ log = logging.getLogger(__name__)
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
 COORDINATOR_TIMEOUT_S = 30.0
-LONGEST_TRACEBACK = 4000
-"""Characters of a failure's traceback in the progress document."""
 
 
 def start_imports() -> BackgroundImports:
@@ -90,9 +88,9 @@ def facts_of(rules: Sequence[ContractRule], error: BaseException, message: str) 
 
 
 def _traceback(error: BaseException) -> str:
-    """Its end, from where the user's script begins: what is above that is the runtime's."""
+    """Of the error itself, as Python prints it."""
     shown = error.raised if isinstance(error, script.FailedAfterTraining) else error
-    return "".join(traceback.format_exception(shown))[-LONGEST_TRACEBACK:]
+    return "".join(traceback.format_exception(shown))
 
 
 class Attempt:
@@ -315,7 +313,7 @@ class Attempt:
             update = {"kind": "Application", "retry": retry_of(error)}
             failure = failure.model_copy(update=update)
         if failure.kind == "Application" and not failure.traceback:
-            failure = failure.model_copy(update={"traceback": _traceback(error)})
+            failure = Failure(**{**dict(failure), "traceback": _traceback(error)})  # which cuts it
         if self._contract.rules:
             facts = facts_of(self._contract.rules, error, failure.message)
             failure = failure.model_copy(update={"facts": facts})

@@ -205,7 +205,7 @@ class AttemptPolicy(FailurePolicy):
         retry: Any = "Always",
         facts: FailureFacts | None = None,
     ) -> None:
-        ended = Failure(kind=kind, message=message, traceback=str(error)[-4000:], retry=retry)
+        ended = Failure(kind=kind, message=message, traceback=str(error), retry=retry)
         lines: list[str] = []
         if found.ranks:
             lines = last_lines.keep(self._bucket, self._source(found), message)
