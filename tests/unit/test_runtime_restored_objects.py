@@ -26,6 +26,7 @@ from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
+from trainingrun_runtime.checkpoints.stateful_objects import without_scheduler
 from trainingrun_runtime.session.session_context import SavedObjects
 
 # PyTorch casts an optimizer's state to its parameter's type, which is undone afterwards.
@@ -450,3 +451,32 @@ def test_a_state_beside_the_tensors_may_have_any_size() -> None:
     objects.states()
     model[0].value = [torch.zeros(5), torch.zeros(2)]
     objects.states()
+
+
+class Wrapped:
+    """As frameworks hold a scheduler."""
+
+    def __init__(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        self.scheduler = scheduler
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict(state)
+
+
+def test_an_optimizer_whose_scheduler_is_not_saved_is_named() -> None:
+    """PyTorch 2.13: a warm-up made beside restored rates ends at a tenth of the rate."""
+    schedulers = torch.optim.lr_scheduler
+    net = torch.nn.Linear(1, 1)
+    given, free, chained, left_out = (torch.optim.SGD(net.parameters(), lr=1.0) for _ in range(4))
+    schedulers.LinearLR(left_out, 0.1)
+    warm_up = schedulers.LinearLR(chained, 0.1, total_iters=3)
+    chain = schedulers.SequentialLR(chained, [warm_up, schedulers.ExponentialLR(chained, 0.9)], [3])
+
+    objects = {"net": net, "given": given, "free": free, "chained": chained, "left_out": left_out}
+    restorable = SavedObjects(
+        {**objects, "chain": chain, "wrapper": Wrapped(schedulers.StepLR(given, 2))}
+    ).objects
+    assert without_scheduler(restorable) == ["left_out"]

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from .sharded_state import is_sharded
@@ -145,6 +146,26 @@ def replicated(thing: Any) -> bool:
 def parameters_of(optimizer: Optimizer) -> list[Any]:
     """Its parameters, in the order in which its state numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def without_scheduler(objects: Mapping[str, Stateful]) -> list[str]:
+    """Names of optimizers whose learning rates are set by a scheduler that is not saved with them.
+
+    Such a scheduler counts from 0 again in a resumed run, beside rates that were restored: a
+    warm-up then ends at a tenth of the rate that it was to reach (seen with PyTorch 2.13).
+    A scheduler marks the `step` of its optimizer; ReduceLROnPlateau does not, and is not seen.
+    """
+    kept = [*objects.values()]
+    for thing in objects.values():  # of a framework's wrapper, too
+        kept += getattr(thing, "__dict__", {}).values()
+    optimizers = {id(it.optimizer) for it in kept if isinstance(it, LRScheduler)}
+    return [
+        name
+        for name, thing in objects.items()
+        if isinstance(thing, Optimizer)
+        and getattr(thing.step, "_wrapped_by_lr_sched", False)
+        and id(thing) not in optimizers
+    ]
 
 
 def holds_shards(thing: Any) -> bool:

@@ -1,5 +1,6 @@
 """How a session makes its checkpoints, and when one is due."""
 
+import logging
 import time
 from collections.abc import Mapping
 
@@ -14,9 +15,12 @@ from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.staging import Staging
 from ..checkpoints.state_comparison import Comparison
+from ..checkpoints.stateful_objects import without_scheduler
 from ..checkpoints.upload import CheckpointUpload
 from .checkpoint_interval import CheckpointInterval
 from .session_context import SessionContext
+
+log = logging.getLogger(__name__)
 
 
 class Saving:
@@ -77,6 +81,15 @@ class Saving:
         context, states = self._context, self._context.objects.states()
         worker, consensus, noted_steps = context.worker, context.consensus, context.noted_steps
         snapshot.try_out(states)
+        if worker.rank == 0:
+            for name in without_scheduler(context.objects.objects):
+                log.warning(
+                    "%s has a learning rate scheduler that the session does not save, so after a "
+                    "loss it counts from 0 again, unless the code makes it by session.step; pass "
+                    "it: Session(%s=…, scheduler=…)",
+                    name,
+                    name,
+                )
         comparison = self._compare(states)
         noted_steps.begin(
             context.objects.objects,
