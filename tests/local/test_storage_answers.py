@@ -1,14 +1,16 @@
 """What a store, or what is taken for one, answers: one sentence, and patience where it helps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from support.answering import Answer, answering
 from support.binaries import Unavailable
 from support.s3 import CREDENTIALS, running_s3
+from support.slow_line import slow_line
 from support.tls import Tls, certificates
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.bucket_check import check
@@ -196,6 +198,39 @@ def test_what_passes_by_itself_is_waited_for_without_limit(status: int, body: st
         found = refusal(f"http://127.0.0.1:{port}")
     assert type(found) is StorageError
     assert not found.lasting
+
+
+def test_a_connection_that_leads_elsewhere_ends_with_the_first_answer(tmp_path: Path) -> None:
+    """A Service without endpoints: a packet to it leaves the cluster, where a proxy says 404.
+
+    The connection would lead there for as long as it is used, though the Service has its endpoints
+    again: such a run waited until its bucket was given up.
+    """
+    try:
+        with running_s3(tmp_path) as server, answering(lambda _: (404, "")) as elsewhere:
+            leads_to = urlsplit(server.url).port or 0
+            with slow_line(lambda: leads_to, bytes_per_second=1e9) as port:
+                bucket = opened(f"http://127.0.0.1:{port}")
+                leads_to, the_store = elsewhere, leads_to
+                for request in (bucket.get, lambda key: bucket.read(key, 0, 1), write_to(bucket)):
+                    with pytest.raises(StorageError, match="HTTP 404"):
+                        request("model")
+                leads_to = the_store
+                write_to(bucket)("model")
+                assert bucket.get("model") == b"weights"
+                assert bytes(bucket.read("model", 0, 1)) == b"w"
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def write_to(bucket: Bucket) -> Callable[[str], None]:
+    """Writes an object as a checkpoint is written."""
+
+    def write(key: str) -> None:
+        with bucket.writing(key, size=7) as append:
+            append(b"weights")
+
+    return write
 
 
 def without_conditions(status: int, text: str) -> Answer:

@@ -17,6 +17,8 @@ def answering(answer: Answer, tls: Tls | None = None) -> Iterator[int]:
     """Its port on loopback."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # a connection stays open
+
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
             status, text = answer(self)

@@ -10,11 +10,11 @@ _PIECE = 2**16
 
 
 @contextlib.contextmanager
-def slow_line(port: int, bytes_per_second: float) -> Iterator[int]:
+def slow_line(port: int | Callable[[], int], bytes_per_second: float) -> Iterator[int]:
     """A port of this machine that leads to another one on it.
 
     Args:
-        port: the server's.
+        port: the server's, or what says to which one a new connection leads.
         bytes_per_second: in each direction.
     """
     up, down = _Direction(bytes_per_second), _Direction(bytes_per_second)
@@ -29,7 +29,8 @@ def slow_line(port: int, bytes_per_second: float) -> Iterator[int]:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", port))
+                leads_to = port() if callable(port) else port
+                far = socket.create_connection(("127.0.0.1", leads_to))
                 opened.extend((near, far))
                 begin(up.pass_on, near, far)
                 begin(down.pass_on, far, near)

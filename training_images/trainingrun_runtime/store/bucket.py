@@ -39,6 +39,7 @@ from .storage_errors import (
     TakenError,
     UnreachableError,
     explain,
+    may_be_anothers_answer,
     needs_tls,
 )
 
@@ -348,6 +349,8 @@ class Bucket:
                     f"no object of {self.root} can have such a name: {error}"
                 ) from None
             found = explain(error, self.root, self.endpoint)
+            if may_be_anothers_answer(error):
+                self._connect_anew()
             # For obstore every 409 to every request is this error: an object of that name, a
             # quota that is used up, another request at the same moment.
             if isinstance(error, AlreadyExistsError) and not isinstance(found, StoreFullError):
@@ -355,6 +358,18 @@ class Bucket:
             if isinstance(found, UnreachableError) and speaks_tls(self.endpoint):
                 found = needs_tls(self.at())
             raise found from None
+
+    def _connect_anew(self) -> None:
+        """Have the next request open a connection of its own.
+
+        A connection that was made while the route to the store led elsewhere, as to a Service of
+        Kubernetes without endpoints, stays with whatever has answered there for as long as it is
+        used: a proxy's 404 then outlasts the outage.
+        """
+        store = open_store(self.root, self.endpoint, self.region, CLIENT)
+        object.__setattr__(self, "store", store)
+        for client in ("_reads", "_writes"):
+            self.__dict__.pop(client, None)
 
 
 def _write_at(file: BinaryIO, content: memoryview, start: int) -> None:

@@ -83,6 +83,8 @@ class DiskFullError(LastingError):
     """A disk is full; new pods have an empty one."""
 
 
+_STATUS = r"(?:status code:|HTTP status) (\d{3})"
+_CODE = r"<Code>([A-Za-z0-9.]{1,64})</Code>"
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _UNKNOWN_USER = {
@@ -122,8 +124,8 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         The error to raise instead, `from None`, since the original carries the signed request.
     """
     text, _, cause = text_of(error).partition("\n\nDebug source")
-    status = _first(r"(?:status code:|HTTP status) (\d{3})", text)
-    code = _first(r"<Code>([A-Za-z0-9.]{1,64})</Code>", text) or _pyarrow_code(text)
+    status = _first(_STATUS, text)
+    code = _first(_CODE, text) or _pyarrow_code(text)
     at = f"{uri} at {endpoint}" if endpoint else uri
 
     # A 404 alone does not say what is missing, only the store's code for a missing object does:
@@ -196,6 +198,14 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     ):
         return RefusedError(f"{at} refuses a request: {detail}; see the store's log")
     return StorageError(f"{at} answered with an error: {detail}")
+
+
+def may_be_anothers_answer(error: Exception) -> bool:
+    """Whether what has answered gave no error code, as a store does except to a HEAD request."""
+    text = text_of(error)
+    if _NO_STORES_ANSWER.search(text):
+        return True
+    return _first(_STATUS, text) is not None and _first(_CODE, text) is None
 
 
 def _asked(text: str) -> str:
