@@ -95,6 +95,7 @@ class TestCluster:
             timeout=120,
             instead=lambda: self.kubectl("describe", "node", node),
         )
+        self.on_node(node, KEEP_SERVICES_INSIDE)
 
     def kill_container(self, kubectl: Kubectl, pod: str, container: str) -> None:
         """`kill -9` of a container's main process, from its node: nothing inside gets a signal."""
@@ -125,6 +126,16 @@ class TestCluster:
         away = {taint["key"] for taint in found["spec"].get("taints", [])}
         return ready and not any(key.startswith("node.kubernetes.io/") for key in away)
 
+
+KEEP_SERVICES_INSIDE = """
+rule="FORWARD --destination 10.96.0.0/16 --jump REJECT"
+iptables -C $rule 2>/dev/null || iptables -I $rule
+"""
+"""A packet to the address of a Service (kind's default subnet) leads to a pod or is refused.
+
+kube-proxy changes two tables, one after the other, when a Service gets its endpoints back. What is
+sent in between leaves the node as it is, to wherever its default route leads.
+"""
 
 KILL_RAYLET = """
 main=MAIN
