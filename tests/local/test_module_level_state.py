@@ -95,8 +95,11 @@ def test_after_a_loss_each_module_has_its_own_rank_and_its_own_share_of_the_samp
             found = {key: noted["at_import"][key] for key in noted["in_function"]}
             alike = {**noted["in_function"], "thread": found["thread"]}
             assert found == alike, "a module finds what the training function finds"
-            assert found["threads"] == int(found["OMP_NUM_THREADS"]), "as in a process of its own"
+            threads = {found["threads"], *found["pools"].values()}
+            assert threads == {int(found["OMP_NUM_THREADS"])}, "as in a process of its own"
+            assert len(found["pools"]) > 1, "OpenMP or BLAS of more than PyTorch"
     assert {noted["at_import"]["pid"] for noted in groups[1]} == prestarted
+    assert {noted["sklearn_was_there"] for noted in groups[1]} == {True}
     once = ("thread", "signals", "threads")
     assert [[n["at_import"][k] for k in once] for n in groups[0]] == [
         [n["at_import"][k] for k in once] for n in groups[1]

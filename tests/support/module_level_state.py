@@ -1,8 +1,10 @@
 """A module that takes at its import what scripts for torchrun take there, and trains with it."""
 
+import importlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,10 +12,14 @@ from typing import Any
 
 import ray.train
 import torch
+from threadpoolctl import threadpool_info
 from torch.nn.parallel import DistributedDataParallel
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.worker.worker import this_worker
+
+PRESTARTED = "sklearn" in sys.modules
+importlib.import_module("sklearn.svm")  # its OpenMP counts its threads when it is loaded
 
 RANK = int(os.environ.get("RANK", -1))
 WORLD_SIZE = int(os.environ.get("WORLD_SIZE", -1))
@@ -32,6 +38,7 @@ def surroundings() -> dict[str, Any]:
         "thread": threading.current_thread() is threading.main_thread(),
         "signals": [_name(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM)],
         "threads": torch.get_num_threads(),
+        "pools": {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()},
         **{k: v for k, v in sorted(os.environ.items()) if k.startswith(ours) or k in theirs},
     }
 
@@ -65,6 +72,7 @@ def train(config: dict[str, Any]) -> None:
         "world_size": ray.train.get_context().get_world_size(),
         "local_rank": ray.train.get_context().get_local_rank(),
         "module": {"RANK": RANK, "WORLD_SIZE": WORLD_SIZE, "DEVICE": DEVICE, "PID": PID},
+        "sklearn_was_there": PRESTARTED,
         "samples": config.get("shard", Shard()).samples(),
         "at_import": AT_IMPORT,
         "in_function": surroundings(),

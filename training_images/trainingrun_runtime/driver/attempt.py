@@ -147,7 +147,9 @@ class Attempt:
         )
         if self._contract.trial is None:
             self._background.start(
-                prestart=lambda _: prestarted_worker.prestart_all(coordinator, self._imports)
+                prestart=lambda _: prestarted_worker.prestart_all(
+                    coordinator, self._imports, self._contract.resources_per_worker
+                )
             )
             # The head's notice is for all trials of a sweep, and their driver answers it.
             self._watcher.start()

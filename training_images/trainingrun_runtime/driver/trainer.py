@@ -90,7 +90,7 @@ class Trainers:
                 self._contract.rules or (),
                 self._contract.trial,
             ),
-            prestarted_worker.controller_environment(),
+            prestarted_worker.controller_environment(self._contract.resources_per_worker),
             Growth(self._coordinator),
             self._complete if self._contract.script is not None else lambda result: result,
         )

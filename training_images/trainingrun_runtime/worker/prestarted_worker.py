@@ -7,13 +7,15 @@ before it is assigned. It takes the memory of an idle process with PyTorch. A no
 them as workers.
 
 Only a rank has its variables, its folder and its devices, and a module may read them at its import.
-So the user's modules, and packages that are not in `MODULES`, are imported by the rank alone.
+So the user's modules, and packages that are neither in `MODULES` nor in `PACKAGES`, are imported by
+the rank alone.
 """
 
 import contextlib
 import importlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -34,8 +36,7 @@ from ..state_directory import state_directory
 log = logging.getLogger(__name__)
 
 MODULES = (
-    # Reads OMP_NUM_THREADS when it is loaded, as PyTorch does: `rank_environment` sets the number
-    # of PyTorch's threads again.
+    # Reads OMP_NUM_THREADS when it is loaded, as PyTorch does; see `THREADS_ENV`.
     "numpy",
     # Of devices it reads nothing before they are first used.
     "torch",
@@ -53,6 +54,16 @@ MODULES = (
 """What a prestarted process imports, each with the reason why the rank may get it from another
 time: a test looks at what they read. Nothing else is imported ahead of a rank's environment."""
 
+PACKAGES = (
+    *("accelerate", "huggingface_hub", "joblib", "pandas", "scipy", "sklearn", "threadpoolctl"),
+    *("tokenizers", "transformers", "xgboost"),
+)
+"""Packages of which it imports what a rank has imported before it: they read settings of the pod
+alone, which the same test looks at, and the number of threads, which is known (`THREADS_ENV`).
+Lightning is none of them: it takes its rank from the environment when it is imported."""
+PACKAGES_FILE = "packages"
+"""In the state directory: names of these modules, a line each, in the order of their imports."""
+
 DELAY_S = 3.0
 """After the start of training, so that the first steps have the CPU."""
 KEEP_S = 30 * 24 * 3600
@@ -65,14 +76,22 @@ IMPORTED_S = 30.0
 """Longest wait for it: a start before that is slower, not wrong."""
 CLAIM_ENV = "TRAININGRUN_CONTROLLER_CLAIM"
 """Path of a file; the process that deletes it imports PyTorch for Ray's controller."""
+THREADS_ENV = "TRAININGRUN_WORKER_THREADS"
+"""CPUs of a worker, which Ray writes into OMP_NUM_THREADS once a process is one: too late for what
+is loaded by then. Workers have it from their controller."""
 
 ENVIRONMENT = {prestart.SETUP_HOOK_ENV: f"{__name__}.import_modules"}
 """Variables of the workers' runtime environment."""
 
 
-def controller_environment() -> Mapping[str, str]:
-    """Variables of the runtime environment of this driver's controller."""
+def controller_environment(resources: Mapping[str, float]) -> Mapping[str, str]:
+    """Variables of the runtime environment of this driver's controller.
+
+    Args:
+        resources: of a worker, as Ray counts them.
+    """
     return {
+        THREADS_ENV: str(max(int(resources.get("CPU", 1)), 1)),  # as Ray, `ray/_private/utils.py`
         prestart.SETUP_HOOK_ENV: f"{__name__}.import_for_controller",
         CLAIM_ENV: str(_claim()),
     }
@@ -98,16 +117,24 @@ def schedule(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None = None)
 
 def _start(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None) -> None:
     try:
-        environment = prestart.own_environment()
+        environment, packages = prestart.own_environment(), _imported_packages()
         if tell is not None:
-            tell(partial(wait_here, environment))
-        _start_here(environment)
+            tell(partial(wait_here, environment, packages))
+        _start_here(environment, packages)
     except Exception as error:  # a restart without it is slower, not wrong
         log.warning("no worker process was prestarted: %s", error)
 
 
-def _start_here(environment: str) -> None:
+def _imported_packages() -> list[str]:
+    return [name for name in [*sys.modules] if name.partition(".")[0] in PACKAGES]
+
+
+def _start_here(environment: str, packages: Iterable[str]) -> None:
     """Have this node's raylet start what is lacking until a process waits for each worker."""
+    file = state_directory() / PACKAGES_FILE
+    written = file.with_name(f"{file.name}-{os.getpid()}")
+    written.write_text("\n".join(packages))
+    written.replace(file)  # each rank of the node does, and a process may read it meanwhile
     lacking = nodes.total_on_own_node(WORKER_RESOURCE) - _waiting()
     if lacking > 0:
         own = ray.get_runtime_context().get_node_id()
@@ -128,34 +155,42 @@ def _waiting() -> int:
     return count
 
 
-def wait_here(environment: str) -> tuple[str, str]:
+def wait_here(environment: str, packages: Iterable[str]) -> tuple[str, str]:
     """In a task on a node that waits: have its raylet start a process for each worker that it may
     get, and wait a while until one has imported `MODULES`.
 
     Args:
         environment: a worker's runtime environment, as Ray writes it.
+        packages: what a rank has imported of `PACKAGES`.
 
     Returns:
         The node's Kubernetes node and pod, "" where not known.
     """
-    _start_here(environment)
+    _start_here(environment, packages)
     deadline = time.monotonic() + IMPORTED_S
     while not (state_directory() / IMPORTED).exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     return os.environ.get("NODE_NAME", ""), os.environ.get("POD_NAME", "")
 
 
-def prestart_all(coordinator: Any, imports: BackgroundImports) -> None:
+def prestart_all(
+    coordinator: Any, imports: BackgroundImports, resources: Mapping[str, float]
+) -> None:
     """Have the raylets start the processes of the first workers and of Ray's controller.
 
     For a thread of the driver. A node that joins later gets none: Ray creates its worker as soon
     as it is there.
+
+    Args:
+        coordinator: of the attempt.
+        imports: of the driver.
+        resources: of a worker, as Ray counts them.
     """
     try:
         imports.wait("ray.train")
         controller = prestart.extended(
             prestart.own_environment(),
-            {**prestart.controller_variables(), **controller_environment()},
+            {**prestart.controller_variables(), **controller_environment(resources)},
         )
         worker = prestart.extended(controller, ENVIRONMENT)
         own = nodes.address_of(ray.get_runtime_context().get_node_id())
@@ -189,13 +224,24 @@ def _prestart(address: str, environment: str, keep_s: float, number: int = 1) ->
 
 
 def import_modules() -> None:
-    """Import what is in `MODULES`; the setup hook of worker processes."""
+    """Import `MODULES` and what is noted of `PACKAGES`; the setup hook of worker processes."""
     with contextlib.suppress(Exception):  # an error here would end each process before its use
+        if THREADS_ENV in os.environ:
+            os.environ.setdefault("OMP_NUM_THREADS", os.environ[THREADS_ENV])
         with collector_paused():
             _import(MODULES)
+            _import(_noted_packages())
             # Before the user's modules take its functions.
             replaced_functions.refuse_removed()
         (state_directory() / IMPORTED).touch()
+
+
+def _noted_packages() -> list[str]:
+    try:
+        noted = (state_directory() / PACKAGES_FILE).read_text().split()
+    except OSError:  # of the first workers no rank was before them
+        return []
+    return [name for name in noted if name.partition(".")[0] in PACKAGES]
 
 
 def import_for_controller() -> None:

@@ -6,7 +6,6 @@ which a script's modules are imported.
 """
 
 import os
-import sys
 from typing import Any
 
 import ray.train
@@ -45,11 +44,3 @@ def enter(identity: dict[str, str], has_code: bool) -> None:
         user_code.enter_on_rank()
     if ray.train.get_context().get_local_world_size() > 1:
         training.number_local_ranks(nodes.total_on_own_node(WORKER_RESOURCE))
-    _limit_threads()
-
-
-def _limit_threads() -> None:
-    """Have PyTorch use as many threads as Ray says, which says so after PyTorch was loaded."""
-    torch, wanted = sys.modules.get("torch"), os.environ.get("OMP_NUM_THREADS", "")
-    if torch is not None and wanted.isdigit() and "MKL_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(int(wanted), 1))
