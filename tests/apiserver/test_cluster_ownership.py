@@ -122,6 +122,21 @@ async def test_our_own_ray_job_that_the_watch_has_not_shown_yet_is_not_foreign(
     assert applied["metadata"]["uid"] == made["metadata"]["uid"]
 
 
+async def test_what_kueue_has_admitted_is_not_suspended_by_a_second_try(apiserver, namespace):
+    """The answer to the first one was lost, and Kueue was quicker than the next reconcile."""
+    run = apiserver.create(a_run(namespace))
+    manifest = ray_job(run)
+    manifest["spec"] |= {"suspend": True}
+    async with watching(apiserver, namespace) as cluster:
+        made = await cluster.apply(manifest)
+        assert made["spec"]["suspend"] is True
+        admitted = apiserver.get(made["apiVersion"], "RayJob", "digits-1", namespace)
+        admitted["spec"]["suspend"] = False
+        apiserver.replace(admitted)
+        for _ in range(2):
+            assert (await cluster.apply(manifest))["spec"]["suspend"] is False
+
+
 async def test_a_secret_that_exists_is_neither_read_nor_changed(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     secret = {

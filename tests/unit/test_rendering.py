@@ -279,7 +279,8 @@ def test_a_queue_is_named_on_the_ray_job(kind: str, label: str, scheduler: str |
     pod = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert ray_job["metadata"]["labels"][label] == "team-a"
     assert pod.get("schedulerName") == scheduler
-    assert "suspend" not in ray_job["spec"]  # Kueue's own field: it must not be taken from it
+    # Kueue ends it when it admits the RayJob; no other queue does, nor knows of it.
+    assert ray_job["spec"].get("suspend") == (True if kind == "Kueue" else None)
 
 
 def labelled(labels: dict[str, str], **spec: Any) -> TrainingRun:
@@ -297,6 +298,7 @@ def test_labels_for_kueue_are_on_the_ray_job_and_on_nothing_that_it_owns(queue: 
     labels = ray_job["metadata"]["labels"]
     assert KUEUE_LABELS.items() <= labels.items()
     assert "team" not in labels
+    assert ray_job["spec"]["suspend"] is True
     for pod in pods_of(ray_job["spec"]["rayClusterSpec"]):
         assert pod.get("schedulerName") is None
     assert "kueue" not in str(ray_job["spec"])

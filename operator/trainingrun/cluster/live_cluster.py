@@ -213,6 +213,9 @@ class KubernetesCluster:
             )
         # With its UID: another of that name, made meanwhile by another client, is a conflict.
         own = {**manifest, "metadata": {**metadata, "uid": known["metadata"]["uid"]}}
+        if manifest["kind"] == "RayJob":
+            # Kueue's since it was created: a second try would take back what it has admitted.
+            own["spec"] = {key: at for key, at in manifest["spec"].items() if key != "suspend"}
         try:
             applied = await self._connection.apply(path_of_manifest(manifest), own)
         except Rejected as error:

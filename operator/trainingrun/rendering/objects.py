@@ -57,11 +57,13 @@ def attempt(
     Raises:
         ValueError: the settings name a platform that is not known.
     """
+    queue = scheduling.queueing(run, number)
     job = render(
         "rayjob",
         name=names.ray_job_name(run, number),
         namespace=run.metadata.namespace,
-        labels={**names.labels(run, number), **scheduling.queueing(run, number).job_labels},
+        labels={**names.labels(run, number), **queue.job_labels},
+        suspends=queue.suspends,
         owner=names.owner(run),
         ray_version=settings.ray_version,
         ray_auth=settings.ray_auth,

@@ -272,6 +272,15 @@ class Queueing(NamedTuple):
     scheduler: str | None
     """The pods' schedulerName; None: the cluster's own."""
 
+    @property
+    def suspends(self) -> bool:
+        """Whether the RayJob begins suspended: Kueue ends that when it admits it.
+
+        Kueue's webhook suspends a new RayJob too. Where it does not see one, KubeRay would make
+        pods for a moment, which Kueue then takes away.
+        """
+        return KUEUE_QUEUE in self.job_labels
+
 
 def queueing(run: TrainingRun, number: int) -> Queueing:
     """For the queue that the run names.
