@@ -29,6 +29,11 @@ def as_set(listed: Objects) -> set[str]:
 
 def test_one_cluster_role_holds_what_runs_need(render):
     granted = rules(render(), "ClusterRole", "trainingrun-operator")
+    assert as_set(granted) == as_set(resources.RUN_RULES + resources.QUEUE_RULES)
+
+
+def test_the_right_to_list_workloads_can_be_left_out(render):
+    granted = rules(render("rbac.kueueReads=false"), "ClusterRole", "trainingrun-operator")
     assert as_set(granted) == as_set(resources.RUN_RULES)
 
 
@@ -36,7 +41,7 @@ def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
     objects = render('watchNamespaces=["team-a", "team-b"]')
     for namespace in ("team-a", "team-b"):
         granted = rules(objects, "Role", "trainingrun-operator", namespace)
-        assert as_set(granted) == as_set(resources.RUN_RULES)
+        assert as_set(granted) == as_set(resources.RUN_RULES + resources.QUEUE_RULES)
     names = [found["metadata"]["name"] for found in objects if found["kind"] == "ClusterRole"]
     assert "trainingrun-operator" not in names
 

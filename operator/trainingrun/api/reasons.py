@@ -28,6 +28,7 @@ class ConditionReason(StrEnum):
     NOT_ASKED = "NotAsked"
     NOTHING_IS_MISSING = "NothingIsMissing"
     API_ACCESS_LOST = "ApiAccessLost"
+    QUEUED = "Queued"
     KUBERAY_MISSING = "KubeRayMissing"
     KUBERAY_TOO_OLD = "KubeRayTooOld"
     KUBERAY_SILENT = "KubeRaySilent"
@@ -237,6 +238,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             ConditionReason.API_ACCESS_LOST,
             "The operator cannot list or watch some kind of object. What runs continues.",
             "Check the operator's RBAC and its connection to the API server.",
+        ),
+        (
+            ConditionReason.QUEUED,
+            "Kueue has not admitted the RayJob, or has taken its capacity back. The message has "
+            "what Kueue says, where the operator may list Workloads.",
+            "Wait, raise the queue's quota, or request less.",
         ),
         (
             ConditionReason.KUBERAY_SILENT,

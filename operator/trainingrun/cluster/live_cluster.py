@@ -27,6 +27,7 @@ from .api_client import (
     Rejected,
 )
 from .kuberay import KubeRayNamespaces
+from .kueue import what_it_waits_for
 from .nodes import Leases, Nodes
 from .object_store import Object, key_of
 from .parsing import parse
@@ -183,6 +184,10 @@ class KubernetesCluster:
         about a node has no age yet. A node whose Lease cannot be read is left out. Never raises.
         """
         return await self._leases.ages(nodes)
+
+    async def queue_wait(self, ray_job: Object) -> str | None:
+        """What Kueue says of a RayJob that it has not admitted, see `kueue`. Never raises."""
+        return await what_it_waits_for(self._connection, ray_job)
 
     async def apply(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create it, or make the run's own object of that name be as given; the result.

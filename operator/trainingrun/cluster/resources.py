@@ -78,6 +78,9 @@ RUN_RULES: list[Rule] = [
 ]
 """What runs need: in a ClusterRole, or with a list of namespaces in a Role in each of them."""
 
+QUEUE_RULES: list[Rule] = [_rule("kueue.x-k8s.io", "workloads", "list")]
+"""Beside RUN_RULES; optional: without it the status does not say what a queued run waits for."""
+
 CLUSTER_RULES: list[Rule] = [
     _rule("", "nodes", "list", "watch"),
     _rule(

@@ -60,6 +60,8 @@ SUPPORT_S = 60.0
 """Between two reads of what a running attempt needs beside its pods, while it is reconciled."""
 REPAIRED_S = 10.0
 """The same after it was repaired: another controller may change it again and again."""
+QUEUE_S = 5.0
+"""Between two reads of what a run waits for in a queue, while it is reconciled."""
 RENEW_S = 60.0
 """Between two tokens made for one head: about as long as the kubelet takes to mount one."""
 
@@ -96,6 +98,7 @@ class Reconciler:
         self._events, self._pace = EventLimits(clock), StatusPace(clock)
         self._plan_errors: dict[Key, str] = {}
         self._support_due: dict[Key, tuple[tuple[str, ...], float]] = {}
+        self._queue_waits: dict[Key, tuple[float, str | None]] = {}
         self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -136,6 +139,7 @@ class Reconciler:
         seen = self._with_failures(key, self._with_progress(key, seen))
         seen = await self._with_lease_ages(seen)
         seen = await self._with_support(key, seen)
+        seen = await self._with_queue_wait(key, seen)
         return seen, self._decide(key, seen)
 
     def _decide(self, key: Key, seen: Observed) -> Plan:
@@ -236,6 +240,20 @@ class Reconciler:
             log.info("not read: %s", text_of(error))
             return seen
         return dataclasses.replace(seen, support=tuple(known for known in found if known))
+
+    async def _with_queue_wait(self, key: Key, seen: Observed) -> Observed:
+        """With what Kueue says of a run that it has not admitted."""
+        known = seen.run.status.running_attempt
+        name = known.ray_job if known else None
+        job = next((one for one in seen.ray_jobs if one["metadata"]["name"] == name), None)
+        if job is None or not (job.get("spec") or {}).get("suspend"):
+            self._queue_waits.pop(key, None)
+            return seen
+        read_at, said = self._queue_waits.get(key, (-QUEUE_S, None))
+        if self._clock() - read_at >= QUEUE_S:
+            said = await self._cluster.queue_wait(job)
+            self._queue_waits[key] = (self._clock(), said)
+        return dataclasses.replace(seen, queue_wait=said)
 
     def _note_support(self, key: Key, seen: Observed, plan: Plan) -> None:
         """When it is read again: soon after a repair, at once while that fails."""
@@ -425,6 +443,7 @@ class Reconciler:
         self._retries.pop(key, None)
         self._plan_errors.pop(key, None)
         self._support_due.pop(key, None)
+        self._queue_waits.pop(key, None)
 
     def _known_retries(self, key: Key, seen: Observed) -> ActionRetries | None:
         """Of this run and this spec: after an edit everything is tried anew."""

@@ -110,6 +110,9 @@ class Observed:
     """The actions on this run that were tried and did not work, for this generation."""
     acted: bool = True
     """Whether this process has carried out a plan of this run, so that `failing` is complete."""
+    queue_wait: str | None = None
+    """What Kueue says of the running attempt's RayJob, which it has not admitted; empty: it has no
+    Workload for it. None: that is not known."""
     support: tuple[Object, ...] | None = None
     """What of `rendering.support_objects` is there, read just now; None: it was not read."""
     stale: Mapping[str, str] = field(default_factory=dict)

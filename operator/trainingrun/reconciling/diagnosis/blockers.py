@@ -10,6 +10,7 @@ from trainingrun_protocol.progress import Progress
 
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
+from ...api.v1alpha1 import KUEUE_QUEUE
 from .. import pod_status
 from ..context import ReconcileContext
 from ..findings import Blocker, Draft
@@ -107,6 +108,26 @@ def of_kuberay(context: ReconcileContext) -> Blocker | None:
             "and its CRDs to 1.6 or later",
         )
     return None
+
+
+def of_queue(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
+    """What a run waits for that Kueue has not admitted, or from which it took the capacity back."""
+    job = context.job(attempt.number)
+    queue = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE) if job else None
+    if job is None or queue is None or not context.suspended_by_queue(attempt.number):
+        return None
+    what = f"Kueue has not admitted RayJob {attempt.ray_job} to queue {queue}"
+    wait, namespace = context.observed.queue_wait, context.run.metadata.namespace
+    if wait:
+        return Blocker(ConditionReason.QUEUED, f"{what}: {_brief(wait)}")
+    if wait == "" and _lasts(context, pod_status.created(job), SCHEDULER_PATIENCE_S):
+        message = (
+            f"{what}, nor made a Workload for it; check that Kueue runs, manages namespace "
+            f"{namespace} and has ray.io/rayjob among its integrations"
+        )
+        return Blocker(ConditionReason.QUEUED, message)
+    see = f"kubectl get workloads -n {namespace} shows what it waits for"
+    return Blocker(ConditionReason.QUEUED, f"{what}; {see}")
 
 
 def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
