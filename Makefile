@@ -2,6 +2,9 @@
 # make cluster   a kind cluster with KubeRay, a bucket, the operator and a sample run, to try things on
 # make test      everything that needs no cluster
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
+# make test-kubernetes  the operator on another API server (KUBERNETES=1.37.2); writes docs/compatibility.md
+# make test-kuberay  what touches KubeRay, on another version of it (KUBERAY=1.7.0); writes docs/compatibility.md
+# make test-pythons  whether the locked packages have wheels for each Python; writes docs/compatibility.md
 # make test-slow the tests on a real Ray that make test leaves out
 # make test-browser  the page of a run in a real Chromium
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
@@ -36,7 +39,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-kubernetes test-kuberay test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -62,7 +65,7 @@ cluster: venv
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
-	  --ignore=tests/frameworks \
+	  --ignore=tests/frameworks --ignore=tests/kuberay \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
@@ -87,6 +90,23 @@ test-ray: $(RAY_VENV)/.installed
 $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
 	@touch $@
+
+COMPATIBILITY := PYTHONPATH=tests $(BIN)/python -m support.compatibility
+# One file after the other, each with UNDER before it, such as nice. TESTS are the files or folders.
+KUBERNETES ?= 1.30.14
+test-kubernetes: venv
+	KUBERNETES_VERSION='$(KUBERNETES)' $(COMPATIBILITY) Kubernetes '$(KUBERNETES)' \
+	  'make test-kubernetes KUBERNETES=$(KUBERNETES)' $(or $(TESTS),tests/apiserver)
+
+# $KUBERAY_CRDS, a folder, else the Go module; $KUBERAY_OPERATOR, else kuberay-operator in $KUBEBUILDER_ASSETS or on PATH.
+KUBERAY ?= 1.6.0
+test-kuberay: venv
+	KUBERAY_VERSION='$(KUBERAY)' $(COMPATIBILITY) KubeRay '$(KUBERAY)' 'make test-kuberay KUBERAY=$(KUBERAY)' \
+	  $(or $(TESTS),tests/kuberay tests/apiserver/test_rendered.py tests/apiserver/test_cluster_kuberay.py)
+
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons: venv
+	TORCH='$(TORCH)' $(COMPATIBILITY) pythons 'make test-pythons' $(PYTHONS)
 
 # The frameworks are in an environment of their own, which `make test` does not need.
 FRAMEWORKS_VENV := .venv-frameworks

@@ -79,7 +79,8 @@ def _write(
 ) -> list[str]:
     """Write one file; every pin that was found, for the next one's constraints."""
     command = [sys.executable, "-m", "uv", "pip", "compile", *source, "--universal"]
-    command += ["--python-version", PROJECT["project"]["requires-python"].lstrip(">=")]
+    lowest = PROJECT["project"]["requires-python"].removeprefix(">=").partition(",")[0]
+    command += ["--python-version", lowest]
     command += ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     if os.environ.get("PIP_INDEX_URL"):
         command += ["--default-index", os.environ["PIP_INDEX_URL"]]

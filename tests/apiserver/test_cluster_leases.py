@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from support.apiserver import ApiError
 from support.operators import configuration_of
 from trainingrun.cluster import nodes as nodes_module
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.nodes import Leases, age_of_last_write
 from trainingrun.cluster.resources import path_of_manifest
+from trainingrun.controller import leadership
 
 SKEW = timedelta(hours=1)
 """How far the kubelets' clocks of these tests are behind."""
@@ -90,3 +92,39 @@ async def test_a_lease_that_cannot_be_read_is_unknown(apiserver, leases):
     nobody_listens = Connection(await configuration_of(apiserver, port=1))
     assert await Leases(nobody_listens).ages(["any"]) == {}
     await nobody_listens.close()
+
+
+async def test_a_leader_that_renews_at_a_whole_second_is_not_refused(
+    apiserver, namespace, monkeypatch
+):
+    """The API server takes no time without a fraction; clients that parse it write it so."""
+
+    class WholeSecond(datetime):
+        @classmethod
+        def now(cls, tz=None) -> datetime:
+            return super().now(tz).replace(microsecond=0)
+
+    monkeypatch.setattr(leadership, "datetime", WholeSecond)
+    connection = Connection(await configuration_of(apiserver), timeout_s=leadership.REQUEST_S)
+    candidate = leadership.Leadership(connection, namespace, "whole-second", "me")
+    apiserver.create(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "whole-second", "namespace": namespace},
+            "spec": leadership.given_back(),
+        }
+    )
+    await candidate._try()
+    held = apiserver.get("coordination.k8s.io/v1", "Lease", "whole-second", namespace)["spec"]
+    assert candidate.leads
+    assert held["renewTime"].endswith(".000000Z")
+    await candidate.close()
+
+
+def test_the_api_server_refuses_a_whole_second_without_its_fraction(apiserver, namespace):
+    written = lease("no-fraction")
+    written["metadata"]["namespace"] = namespace
+    written["spec"]["renewTime"] = "2026-01-01T00:00:00Z"
+    with pytest.raises(ApiError, match="000000"):
+        apiserver.create(written)

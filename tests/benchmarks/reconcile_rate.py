@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +29,7 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiServer, running_apiserver  # noqa: E402
-from support.binaries import kuberay_crds  # noqa: E402
+from support.binaries import kuberay_crds, kuberay_operator  # noqa: E402
 from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
@@ -47,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=300)
     runs = parser.parse_args().runs
-    binary = kuberay_operator()
+    binary = str(kuberay_operator())
     with running_apiserver() as server, tempfile.TemporaryDirectory() as logs:
         server.install_crd(crd())
         for file in sorted(kuberay_crds()[0].parent.glob("ray.io_*.yaml")):
@@ -164,15 +163,6 @@ def kuberay_command(binary: str, server: ApiServer, namespace: str) -> list[str]
         "--metrics-addr=0",
         "--health-probe-bind-address=0",
     ]
-
-
-def kuberay_operator() -> str:
-    """Path of KubeRay's own operator."""
-    folder = os.environ.get("KUBEBUILDER_ASSETS", "")
-    found = shutil.which("kuberay-operator", path=f"{folder}:{os.environ['PATH']}")
-    if found is None:
-        sys.exit("kuberay-operator is neither in $KUBEBUILDER_ASSETS nor on PATH")
-    return found
 
 
 @contextlib.contextmanager

@@ -220,6 +220,7 @@ def _start(
         cert_dir=folder / "certs",
         bind_address="127.0.0.1",
         advertise_address="127.0.0.1",
+        endpoint_reconciler_type="none",  # Kubernetes 1.37 advertises no loopback address
         secure_port=port,
         token_auth_file=folder / "tokens.csv",
         authorization_mode="RBAC",

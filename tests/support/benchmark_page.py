@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, which the commands that measure write themselves.
+"""The tables of docs/benchmarks.md and docs/compatibility.md, written by the commands that measure.
 
 A table begins with `<!-- table: NAME -->` and ends with the first empty line after it. A row that
 is measured again takes the place of the one with the same first cell, and the others stay: a
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 
-def write(table: str, rows: Iterable[Sequence[str]]) -> None:
+def write(table: str, rows: Iterable[Sequence[str]], page: Path = PAGE) -> None:
     """Takes the rows into the page's table, each with when and on what it was measured.
 
     Raises:
@@ -24,14 +24,14 @@ def write(table: str, rows: Iterable[Sequence[str]]) -> None:
     if os.environ.get("CI") == "true":
         return
     measured = f"{datetime.now(UTC):%Y-%m-%d}, {_revision()}, {os.cpu_count()} cores"
-    PAGE.write_text(merged(PAGE.read_text(), table, [(*row, measured) for row in rows]))
+    page.write_text(merged(page.read_text(), table, [(*row, measured) for row in rows]))
 
 
 def merged(page: str, table: str, rows: Iterable[Sequence[str]]) -> str:
     """The page with these rows in its table."""
     before, mark, rest = page.partition(f"<!-- table: {table} -->\n")
     if not mark:
-        raise ValueError(f"docs/benchmarks.md has no table {table!r}: add <!-- table: {table} -->")
+        raise ValueError(f"the page has no table {table!r}: add <!-- table: {table} -->")
     old, end, after = rest.partition("\n\n")
     heading, line, *lines = old.splitlines()
     known = {_cells(line)[0]: line for line in lines}

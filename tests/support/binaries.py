@@ -1,4 +1,7 @@
-"""Finds etcd, kube-apiserver and KubeRay's CRDs, wherever this machine can get them from."""
+"""Finds etcd, kube-apiserver and KubeRay's CRDs, wherever this machine can get them from.
+
+$KUBERNETES_VERSION and $KUBERAY_VERSION name other versions than the usual ones, such as 1.30.14.
+"""
 
 import fcntl
 import json
@@ -8,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 KUBERNETES_SERIES = "1.34.x"
-KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator@v1.6.0"
+KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
+KUBERAY_VERSION = "1.6.0"
 KUBERAY_PLURALS = ("rayclusters", "rayjobs")
 CACHE = Path.home() / ".cache" / "trainingrun-envtest"
 BUILD_SCRIPT = Path(__file__).with_name("build_apiserver.sh")
@@ -21,6 +25,8 @@ class Unavailable(Exception):
 
 def apiserver_binaries() -> dict[str, Path]:
     """Paths of etcd and kube-apiserver: KUBEBUILDER_ASSETS, PATH, setup-envtest, the cache, Go."""
+    if version := os.environ.get("KUBERNETES_VERSION"):
+        return _of_version(version)
     for find in (_assets, _on_path, _from_setup_envtest, _cached, _compiled):
         if found := find():
             return found
@@ -36,12 +42,25 @@ def kuberay_crds() -> list[Path]:
     if not folder:
         if not shutil.which("go"):
             raise Unavailable("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
-        done = _run(["go", "mod", "download", "-json", KUBERAY_MODULE], cwd="/")
+        version = os.environ.get("KUBERAY_VERSION", KUBERAY_VERSION)
+        done = _run(["go", "mod", "download", "-json", f"{KUBERAY_MODULE}@v{version}"], cwd="/")
         folder = str(Path(json.loads(done)["Dir"]) / "config" / "crd" / "bases")
     files = [Path(folder) / f"ray.io_{plural}.yaml" for plural in KUBERAY_PLURALS]
     if missing := [file for file in files if not file.is_file()]:
         raise Unavailable(f"no KubeRay CRDs: there is no {missing[0]}")
     return files
+
+
+def kuberay_operator() -> Path:
+    """KubeRay's own operator: $KUBERAY_OPERATOR, else in KUBEBUILDER_ASSETS or on PATH."""
+    folders = f"{os.environ.get('KUBEBUILDER_ASSETS', '')}:{os.environ['PATH']}"
+    found = os.environ.get("KUBERAY_OPERATOR") or shutil.which("kuberay-operator", path=folders)
+    if not found or not os.access(found, os.X_OK):
+        raise Unavailable(
+            f"no operator of KubeRay: KUBERAY_OPERATOR is {found or 'not set'}, and "
+            "kuberay-operator is neither in KUBEBUILDER_ASSETS nor on PATH"
+        )
+    return Path(found)
 
 
 def _in_folder(folder: str | Path | None) -> dict[str, Path] | None:
@@ -60,25 +79,39 @@ def _on_path() -> dict[str, Path] | None:
     return found if len(found) == len(NAMES) else None
 
 
-def _from_setup_envtest() -> dict[str, Path] | None:
+def _from_setup_envtest(version: str = KUBERNETES_SERIES) -> dict[str, Path] | None:
     if not shutil.which("setup-envtest"):
         return None
-    return _in_folder(_run(["setup-envtest", "use", KUBERNETES_SERIES, "-p", "path"]).strip())
+    return _in_folder(_run(["setup-envtest", "use", version, "-p", "path"]).strip())
 
 
 def _cached() -> dict[str, Path] | None:
     return _in_folder(CACHE)
 
 
-def _compiled() -> dict[str, Path] | None:
-    if not shutil.which("go"):
+def _compiled(*version: str) -> dict[str, Path] | None:
+    """The usual version in the cache, another one in a folder of its own, with any etcd."""
+    folder = CACHE.joinpath(*version)
+    if not _in_folder(folder) and not shutil.which("go"):
         return None
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / ".lock").open("w") as lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes of pytest one compiles
-        if not _cached():
-            _run([str(BUILD_SCRIPT), str(CACHE)])
-    return _cached()
+        usual = version and (_assets() or _on_path() or _cached())
+        if usual and not (folder / "etcd").exists():
+            (folder / "etcd").symlink_to(usual["etcd"])
+        if not _in_folder(folder):
+            _run([str(BUILD_SCRIPT), str(folder), *version])
+    return _in_folder(folder)
+
+
+def _of_version(version: str) -> dict[str, Path]:
+    if found := _from_setup_envtest(version) or _compiled(version):
+        return found
+    raise Unavailable(
+        f"no kube-apiserver {version}: there is neither setup-envtest nor Go to get it with, and "
+        f"none in {CACHE / version}"
+    )
 
 
 def _run(command: list[str], cwd: str | None = None) -> str:

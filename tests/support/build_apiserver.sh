@@ -2,19 +2,20 @@
 # Compiles etcd and kube-apiserver from their Go modules into a folder: the last resort of the tests
 # that need a real API server, for machines that have Go but no binaries. Takes some minutes, once.
 #
-#   build_apiserver.sh FOLDER
+#   build_apiserver.sh FOLDER [KUBERNETES]
 #
-# Progress goes to stderr. What FOLDER already holds is kept.
+# KUBERNETES is a version such as 1.30.14. Progress goes to stderr. What FOLDER already holds is kept.
 set -euo pipefail
 
-kubernetes=1.34.4
+target=${1:?usage: build_apiserver.sh FOLDER [KUBERNETES]}
+kubernetes=${2:-1.34.4}
 etcd=v3.6.4
-target=${1:?usage: build_apiserver.sh FOLDER}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export GOFLAGS=-mod=mod CGO_ENABLED=0
+# A newer Kubernetes may need a newer Go than this machine's; the module proxy has it as a module.
+export GOFLAGS=-mod=mod CGO_ENABLED=0 GOTOOLCHAIN=auto
 
 # build NAME PACKAGE VARIABLES: compiles PACKAGE of the module in the current folder. Renamed only when
 # complete, so that an interrupted build never leaves half a binary to be found.

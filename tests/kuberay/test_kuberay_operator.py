@@ -1,0 +1,78 @@
+"""KubeRay's own operator makes the pods of what is rendered: on an API server without kubelets."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.apiserver import ApiServer
+from support.binaries import kuberay_crds, kuberay_operator
+from support.goldens import GOLDEN
+from support.operators import RAY_API
+
+FILES = sorted(GOLDEN.glob("*.yaml"))
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def operator_log(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What KubeRay's operator, which runs meanwhile, writes."""
+    for file in sorted(kuberay_crds()[0].parent.glob("ray.io_*.yaml")):
+        apiserver.install_crd(file.read_text())
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 100}
+    apiserver.apply({**priority, "metadata": {"name": "research"}})
+    log = tmp_path_factory.mktemp("kuberay") / "log"
+    command = [
+        str(kuberay_operator()),
+        f"--kubeconfig={apiserver.kubeconfig}",
+        "--enable-leader-election=false",
+        "--metrics-addr=0",
+        "--health-probe-bind-address=0",
+    ]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as runs:
+        yield log
+        ended = runs.poll()
+        runs.terminate()
+    assert ended is None, log.read_text()[-3000:]
+
+
+def items(apiserver: ApiServer, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = apiserver.request("GET", path)["items"]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_it_makes_every_pod_of_an_attempt_with_what_its_template_says(
+    apiserver: ApiServer, namespace: str, operator_log: Path, file: Path
+):
+    manifests = list(yaml.safe_load_all(file.read_text()))
+    for manifest in manifests:
+        manifest["metadata"]["namespace"] = namespace
+        apiserver.apply(manifest)
+    cluster = manifests[-1]["spec"]["rayClusterSpec"]
+    groups = {"headgroup": cluster["headGroupSpec"]}
+    groups |= {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+    expected = 1 + sum(group["replicas"] for group in cluster["workerGroupSpecs"])
+
+    deadline = time.monotonic() + PATIENCE_S
+    while len(pods := items(apiserver, f"/api/v1/namespaces/{namespace}/pods")) < expected:
+        job = apiserver.get(RAY_API, "RayJob", manifests[-1]["metadata"]["name"], namespace)
+        evidence = f"{len(pods)} of {expected} pods; {job.get('status')}"
+        assert time.monotonic() < deadline, f"{evidence}\n{operator_log.read_text()[-3000:]}"
+        time.sleep(0.2)
+
+    assert len(pods) == expected
+    for pod in pods:
+        template = groups[pod["metadata"]["labels"]["ray.io/group"]]["template"]
+        assert template["metadata"]["labels"].items() <= pod["metadata"]["labels"].items()
+        annotations = template["metadata"].get("annotations", {})
+        assert annotations.items() <= pod["metadata"].get("annotations", {}).items()
+        wanted, made = template["spec"]["containers"][0], pod["spec"]["containers"][0]
+        assert made["image"] == wanted["image"]
+        assert "ray start" in " ".join(made["args"] + made["command"])
+        names = {variable["name"] for variable in wanted.get("env", ())}
+        assert names <= {variable["name"] for variable in made["env"]}

@@ -1,0 +1,139 @@
+"""Tries a version and writes its row into docs/compatibility.md.
+
+    python -m support.compatibility TABLE VERSION COMMAND PATH...
+    python -m support.compatibility pythons COMMAND VERSION...
+
+The first runs each file of tests below the paths in a pytest of its own, with $UNDER before it,
+such as `nice`; which version they use is in the environment. A test that is skipped or fails is a
+version that has failed, because nothing else says that it works. Files that have passed count for
+later calls on the same version, so that a run that was cut off can go on with the rest.
+
+The second only asks a registry whether the locks' packages have wheels for each Python.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from xml.etree import ElementTree
+
+from support import benchmark_page
+from support.benchmark_page import ROOT
+
+PAGE = ROOT / "docs" / "compatibility.md"
+KEPT = ROOT / "tests" / ".artifacts" / "tried.json"
+LOCKS = ("requirements.lock", "training_images/frameworks/*.lock")
+PLATFORM = "x86_64-manylinux_2_28"
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status: 1 if a test failed."""
+    if arguments[0] == "pythons":
+        return try_pythons(arguments[1], arguments[2:])
+    table, version, command, *paths = arguments
+    files = sorted(file for path in paths for file in test_files(ROOT / path))
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    found = kept.setdefault(f"{table} {version}", {})
+    for file in files:
+        if not found.get(file):
+            found[file] = tests_passed(file)
+            KEPT.parent.mkdir(exist_ok=True)
+            KEPT.write_text(json.dumps(kept))
+    status, what = summary(found)
+    benchmark_page.write(table, [(version, status, what, f"`{command}`")], PAGE)
+    return int(status != "tried")
+
+
+def test_files(path: Path) -> list[str]:
+    """The path itself, or the files of tests below it, relative to the repository."""
+    files = path.glob("test_*.py") if path.is_dir() else [path]
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def tests_passed(file: str) -> int:
+    """How many tests of a file have passed; 0 unless all did."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        under = os.environ.get("UNDER", "").split()
+        command = [*under, sys.executable, "-m", "pytest", "-q", file, f"--junitxml={report}"]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    skipped = any(case.find("skipped") is not None for case in cases)
+    return 0 if code or skipped else len(cases)
+
+
+def summary(found: dict[str, int]) -> tuple[str, str]:
+    """The status of a version and what was tried, from the passed tests of each file."""
+    failed = sorted(Path(file).stem for file, passed in found.items() if not passed)
+    if failed:
+        return "failed", "not passed: " + ", ".join(f"`{name}`" for name in failed)
+    texts = []
+    for folder in sorted({str(Path(file).parent) for file in found}):
+        tried = {file for file in found if str(Path(file).parent) == folder}
+        every = set(test_files(ROOT / folder))
+        missing = sorted(Path(file).stem for file in every - tried)
+        number = sum(found[file] for file in tried)
+        text = f"{number} tests of `{folder}`, {len(tried)} of {len(every)} files"
+        if len(missing) > len(tried):
+            text += ": " + ", ".join(f"`{Path(file).stem}`" for file in sorted(tried))
+        elif missing:
+            text += "; without " + ", ".join(f"`{name}`" for name in missing)
+        texts.append(text)
+    return "tried", "; ".join(texts)
+
+
+def try_pythons(command: str, versions: Iterable[str]) -> int:
+    """Writes which packages have no wheel for each Python; 1 if one of the main lock has none.
+
+    PyTorch's own version is in $TORCH.
+    """
+    code = 0
+    for version in versions:
+        torch = without_wheel(version, os.environ["TORCH"] + "\n")
+        texts = [f"`{torch or os.environ['TORCH']}`"]
+        for lock in (file for pattern in LOCKS for file in sorted(ROOT.glob(pattern))):
+            name = str(lock.relative_to(ROOT))
+            missing = without_wheel(version, lock.read_text())
+            code |= missing is not None and name == "requirements.lock"
+            if missing:
+                texts.append(f"{missing} (`{name}`)")
+        status = "failed" if code else "resolves only"
+        row = (version, status, "; ".join(["`requirements.lock`", *texts]), f"`{command}`")
+        benchmark_page.write("Python", [row], PAGE)
+    return code
+
+
+def without_wheel(version: str, requirements: str) -> str | None:
+    """The packages of a lock that have no wheel for a Python on Linux, in words; None if all have.
+
+    Raises:
+        subprocess.CalledProcessError: the registry did not answer, or the lock fits no Python.
+    """
+    command = [sys.executable, "-m", "uv", "pip", "install", "--dry-run", "--no-deps", "--quiet"]
+    command += ["--python-version", version, "--python-platform", PLATFORM, "--no-build"]
+    command += ["--requirements", "-"]
+    if os.environ.get("PIP_INDEX_URL"):
+        command += ["--default-index", os.environ["PIP_INDEX_URL"]]
+    missing: list[str] = []
+    while True:
+        with tempfile.TemporaryDirectory() as nothing:  # what this environment has does not count
+            ask = [*command, "--target", nothing]
+            done = subprocess.run(ask, input=requirements, text=True, capture_output=True)
+        if done.returncode == 0:
+            return f"no wheel of {', '.join(missing)}" if missing else None
+        named = re.search(r"Because (\S+==\S+) has no (?:usable )?wheels", done.stderr)
+        if named is None:
+            sys.stderr.write(done.stderr)
+            done.check_returncode()
+        else:  # uv names one at a time
+            missing.append(named[1])
+            block = re.escape(named[1]) + r"\b.*(?:\n[ \t].*)*"
+            requirements = re.sub(block, "", requirements)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
