@@ -92,7 +92,7 @@ $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	@touch $@
 
 COMPATIBILITY := PYTHONPATH=tests $(BIN)/python -m support.compatibility
-# One file after the other, each with UNDER before it, such as nice. TESTS are the files or folders.
+# TESTS are the files or folders, for a part of it; the row then counts what has passed in all calls.
 KUBERNETES ?= 1.30.14
 test-kubernetes: venv
 	KUBERNETES_VERSION='$(KUBERNETES)' $(COMPATIBILITY) Kubernetes '$(KUBERNETES)' \

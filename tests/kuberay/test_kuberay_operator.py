@@ -73,6 +73,7 @@ def test_it_makes_every_pod_of_an_attempt_with_what_its_template_says(
         assert annotations.items() <= pod["metadata"].get("annotations", {}).items()
         wanted, made = template["spec"]["containers"][0], pod["spec"]["containers"][0]
         assert made["image"] == wanted["image"]
-        assert "ray start" in " ".join(made["args"] + made["command"])
-        names = {variable["name"] for variable in wanted.get("env", ())}
-        assert names <= {variable["name"] for variable in made["env"]}
+        assert (made["command"], made["args"]) == (wanted["command"], wanted["args"])
+        set_in = {variable["name"]: variable for variable in made["env"]}
+        assert all(set_in[variable["name"]] == variable for variable in wanted["env"])
+        assert "ray start" in set_in["KUBERAY_GEN_RAY_START_CMD"]["value"]

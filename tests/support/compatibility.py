@@ -3,10 +3,9 @@
     python -m support.compatibility TABLE VERSION COMMAND PATH...
     python -m support.compatibility pythons COMMAND VERSION...
 
-The first runs each file of tests below the paths in a pytest of its own, with $UNDER before it,
-such as `nice`; which version they use is in the environment. A test that is skipped or fails is a
-version that has failed, because nothing else says that it works. Files that have passed count for
-later calls on the same version, so that a run that was cut off can go on with the rest.
+The first runs the files of tests below the paths; which version they use is in the environment. A
+file counts only if each of its tests has run and passed. It then counts for later calls on the same
+version, too, so that the folder can be tried in parts.
 
 The second only asks a registry whether the locks' packages have wheels for each Python.
 """
@@ -17,7 +16,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,6 +27,7 @@ from support.benchmark_page import ROOT
 PAGE = ROOT / "docs" / "compatibility.md"
 KEPT = ROOT / "tests" / ".artifacts" / "tried.json"
 LOCKS = ("requirements.lock", "training_images/frameworks/*.lock")
+NOT_PASSED = ("skipped", "failure", "error")
 PLATFORM = "x86_64-manylinux_2_28"
 
 
@@ -38,11 +39,10 @@ def main(arguments: list[str]) -> int:
     files = sorted(file for path in paths for file in test_files(ROOT / path))
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     found = kept.setdefault(f"{table} {version}", {})
-    for file in files:
-        if not found.get(file):
-            found[file] = tests_passed(file)
-            KEPT.parent.mkdir(exist_ok=True)
-            KEPT.write_text(json.dumps(kept))
+    if rest := [file for file in files if not found.get(file)]:
+        found |= tests_passed(rest)
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(kept))
     status, what = summary(found)
     benchmark_page.write(table, [(version, status, what, f"`{command}`")], PAGE)
     return int(status != "tried")
@@ -54,16 +54,18 @@ def test_files(path: Path) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files]
 
 
-def tests_passed(file: str) -> int:
-    """How many tests of a file have passed; 0 unless all did."""
+def tests_passed(files: Collection[str]) -> dict[str, int]:
+    """How many tests of each file have passed; 0 for a file of which one has not."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        under = os.environ.get("UNDER", "").split()
-        command = [*under, sys.executable, "-m", "pytest", "-q", file, f"--junitxml={report}"]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "-q", *files, f"--junitxml={report}"]
+        names = "--override-ini=junit_family=xunit1"
+        code = subprocess.run([*command, names], cwd=ROOT, check=False).returncode
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
-    skipped = any(case.find("skipped") is not None for case in cases)
-    return 0 if code or skipped else len(cases)
+    complete = code in (0, 1)  # pytest's for tests that have failed, not for an end in between
+    bad = {case.get("file") for case in cases if any(part.tag in NOT_PASSED for part in case)}
+    ran = Counter(case.get("file") for case in cases)
+    return {file: ran[file] if complete and file not in bad else 0 for file in files}
 
 
 def summary(found: dict[str, int]) -> tuple[str, str]:
@@ -86,7 +88,7 @@ def summary(found: dict[str, int]) -> tuple[str, str]:
     return "tried", "; ".join(texts)
 
 
-def try_pythons(command: str, versions: Iterable[str]) -> int:
+def try_pythons(command: str, versions: Collection[str]) -> int:
     """Writes which packages have no wheel for each Python; 1 if one of the main lock has none.
 
     PyTorch's own version is in $TORCH.
