@@ -70,6 +70,16 @@ def test_a_file_counts_only_if_each_of_its_tests_has_run(
     assert compatibility.tests_passed(["test_it.py"]) == {"test_it.py": passed}
 
 
+def test_a_pytest_that_ends_in_between_says_nothing_about_a_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): raise KeyboardInterrupt")
+    (tmp_path / "pytest.ini").touch()
+    monkeypatch.setattr(compatibility, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="ended with 2"):
+        compatibility.tests_passed(["test_it.py"])
+
+
 def test_the_row_names_what_was_left_out_and_what_has_failed() -> None:
     files = compatibility.test_files(ROOT / "tests" / "kuberay")
     assert compatibility.summary(dict.fromkeys(files, 3)) == (
