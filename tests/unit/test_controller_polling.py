@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
+from trainingrun.controller.poll_turns import PollTurns
 from trainingrun.controller.progress_polling import MAX_BYTES, Poller, ProgressSnapshot, Target
 
 KEY = ("team-a", "digits")
@@ -430,3 +431,43 @@ async def test_a_record_that_only_a_newer_runtime_knows_is_left_out():
         (1, "Restored"),
         (3, "WorkerLost"),
     ]
+
+
+async def test_500_slow_heads_of_one_namespace_delay_no_poll_of_another_one(monkeypatch):
+    """At the operator's own bounds, each answering shortly before it would count as silent.
+
+    Counted is what begins before a poll that waits for its turn: a place becomes free within the
+    2 s of a head's answer, on a busy machine later.
+    """
+    begun: list[str] = []
+    before_ours: list[int] = []
+    of_all = PollTurns.turn
+
+    @contextlib.asynccontextmanager
+    async def turn(turns: PollTurns, namespace: str, *, slow: bool) -> AsyncIterator[None]:
+        waits_since = len(begun)
+        async with of_all(turns, namespace, slow=slow):
+            if namespace == "team-a":
+                before_ours.append(len(begun) - waits_since)
+            begun.append(namespace)
+            yield
+
+    async def answer(request: web.Request) -> web.Response:
+        await asyncio.sleep(0 if request.path.startswith("/quick") else 1.9)
+        return web.Response(body=a_document(step=len(begun)))
+
+    monkeypatch.setattr(PollTurns, "turn", turn)
+    async with (
+        a_head(answer) as url,
+        a_poller(
+            lambda name: f"{url}/{name}", concurrency=32, per_second=50.0, every_s=0.5
+        ) as poller,
+    ):
+        for number in range(500):
+            poller.follow(("team-b", f"slow-{number}"), "u", 1)
+        await until(lambda: len(begun) >= 32)  # each place is taken
+        poller.follow(("team-a", "quick"), "u", 1)
+        await until(lambda: len(before_ours) >= 10, seconds=120)
+        assert poller.snapshot(("team-a", "quick"), "u").progress is not None
+    # In one queue for all of them 468 come before the first one.
+    assert max(before_ours) <= 16, before_ours
