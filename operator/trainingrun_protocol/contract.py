@@ -229,6 +229,8 @@ class RunContract(Wire):
     """Packages that are not in the image, as lines for pip."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Passed to the function."""
+    image: str | None = None
+    """Of the pods, for people; none: on one machine."""
     torch_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Collective library."""
     torch_timeout_seconds: float = 1800

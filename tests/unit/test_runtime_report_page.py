@@ -4,10 +4,12 @@ import html as entities
 import json
 import math
 import os
+import platform
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from support import large_tables
 from support.report_runs import BEGAN, FAILURE, failed_run
+from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_protocol.progress import (
     Progress,
     Record,
@@ -24,11 +27,13 @@ from trainingrun_protocol.progress import (
     SweepTable,
     TrialRow,
 )
+from trainingrun_runtime.driver import run_settings
 from trainingrun_runtime.report_page import charts, contents, folder, page, timeline
 from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.curves import Series
 from trainingrun_runtime.report_page.folder import RunFolder
 from trainingrun_runtime.store import metrics_table
+from trainingrun_runtime.store import run_settings as stored_settings
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.last_progress import Driver
 from trainingrun_runtime.store.lease import Lease
@@ -445,3 +450,87 @@ def test_the_time_of_a_lease_is_the_begin_of_its_driver(tmp_path: Path) -> None:
     Lease.take(bucket, 4, "pod", 1000).renew(1060)
     (driver,) = folder.read(bucket).drivers
     assert (driver.attempt, driver.began, driver.seen) == (4, 1000, 1060)
+
+
+def a_contract(**fields: Any) -> RunContract:
+    known: dict[str, Any] = {
+        "function": "train:main",
+        "storage": ContractStorage(uri="s3://runs/demo-1"),
+        "resources_per_worker": {"CPU": 4.0, "GPU": 1.0, "trainingrun_worker": 1.0},
+    }
+    return RunContract(name="demo", namespace="a", uid="0", attempt=4, **known | fields)
+
+
+def with_settings(found: RunFolder, contract: RunContract, **environment: str) -> Contents:
+    return shown(replace(found, settings=run_settings.of(contract, environment)))
+
+
+def test_the_page_tells_what_the_newest_driver_has_begun_with(
+    failed: RunFolder, tmp_path: Path
+) -> None:
+    assert "Config" not in text(shown(failed)), "of a folder that an older version has written"
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    for number, rate in ((4, 0.1), (5, 0.25)):
+        contract = a_contract(
+            image="registry.example.org/train:7",
+            workers=8,
+            minimum_workers=6,
+            config={"lr": rate, "model": {"depth": 12, "names": ["a", "b"]}, "off": None},
+        )
+        held = Lease.take(bucket, number, f"demo-{number}-head", BEGAN + 800)
+        stored_settings.write(held, run_settings.of(contract, {}))
+    words = text(shown(folder.read(bucket)))
+    assert "Function train:main" in words
+    assert "Workers 8, at least 6" in words
+    assert "Each worker 4 CPU, 1 GPU Image registry.example.org/train:7" in words
+    assert f"Versions Python {platform.python_version()}, PyTorch {torch_version()}" in words
+    assert 'Config lr 0.25 model.depth 12 model.names ["a", "b"] off null' in words
+
+
+def torch_version() -> str:
+    return metadata.version("torch")
+
+
+def test_settings_that_cannot_be_read_are_left_out(failed: RunFolder, tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    for content in (b"\xff", b"[]", b"{}", b" " * 2**21):
+        bucket.put("settings/000003.json", content)
+        assert folder.read(bucket).settings is None
+
+
+def test_no_secret_of_a_config_or_of_a_scripts_arguments_is_on_the_page(failed: RunFolder) -> None:
+    config = {
+        "api_key": "hidden-1",
+        "logger": {"credentials": {"user": "hidden-2"}},
+        "sinks": [{"password": "hidden-3"}, {"url": "https://me:hidden-4@example.org/x"}],
+        "tokens": ["hidden-5"],
+        "note": "sent with hidden-6",
+        "max_tokens": 4096,
+    }
+    arguments = ["--wandb-key=hidden-7", "--token", "hidden-8", "db.password=hidden-9", "--lr=1"]
+    arguments += ["--secret", "--epochs", "20"]
+    contract = a_contract(function=None, script="train.py", script_args=arguments, config=config)
+    words = text(with_settings(failed, contract, HF_TOKEN="hidden-6"))
+    assert "hidden" not in words
+    shown_arguments = "--wandb-key=*** --token *** db.password=*** --lr=1 --secret --epochs 20"
+    assert f"Script train.py Arguments {shown_arguments}" in words
+    assert "note sent with ***" in words
+    assert "max_tokens 4096" in words
+
+
+def test_a_large_config_is_cut_with_a_sentence(failed: RunFolder) -> None:
+    config = {f"layer-{number}": {"text": "x" * 1000} for number in range(1000)}
+    contract = a_contract(config=config)
+    found = run_settings.of(contract, {})
+    assert len(json.dumps(found.to_dict())) < 2**18
+    words = text(with_settings(failed, contract))
+    assert "800 further values of the config are left out; spec.training.config of the" in words
+    assert f"layer-0.text {'x' * 499}… layer-1.text" in words
+
+
+def test_a_hostile_config_becomes_no_markup(failed: RunFolder) -> None:
+    hostile = "</td><script>alert(1)</script>\x1b[31m\ud800"
+    contract = a_contract(config={hostile: hostile, "deep": [[[{hostile: [hostile]}]]]})
+    written = page.html(with_settings(failed, contract))
+    assert written.count("&lt;script&gt;alert(1)") == 4
+    assert "<script" not in written

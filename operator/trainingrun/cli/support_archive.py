@@ -35,7 +35,7 @@ _MOST_LOGS = 64
 """Logs that are read of pods, and of the bucket; and documents of a kind."""
 _MOST_PODS = 500
 _MOST_LISTED = 20_000
-_DOCUMENTS = ("progress", "history", "stacks", "result", "lease")
+_DOCUMENTS = ("settings", "progress", "history", "stacks", "result", "lease")
 """Folders of the run's folder whose objects are texts about the run."""
 _KEY = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 """Of an object that is read: none that leads out of the archive's folder."""
@@ -54,8 +54,8 @@ rayjobs.yaml, rayclusters.yaml, pods.yaml
 events.yaml       the Events about all of these that the API server still has
 logs/             the last {_LINES} lines of each container
 bucket.txt        the names and sizes of what is in the run's folder of the bucket
-bucket/           progress, losses and stacks from there, and the end of what each rank of the
-                  newest attempts printed
+bucket/           settings, progress, losses and stacks from there, and the end of what each rank of
+                  the newest attempts printed
 {_NOT_READ}      what could not be read, and why; absent: everything was
 
 No Secret and no ConfigMap was read. {MASK} stands for values of environment variables, arguments,

@@ -97,6 +97,7 @@ def run_locally(
                 "restore_from": folder.restore_from(run.spec.storage),
                 # The folder takes the place of the bucket for checkpoints, not for the code.
                 "code": code_source(run),
+                "image": None,
             }
         )
     except LocalError:

@@ -100,6 +100,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         code=code_source(run),
         requirements=training.requirements,
         config=training.config,
+        image=spec.image or settings.image,
         torch_backend=training.torch.backend,
         torch_timeout_seconds=training.torch.timeout_seconds,
         workers=spec.workers.count,

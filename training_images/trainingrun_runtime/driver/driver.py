@@ -23,7 +23,7 @@ from ..store.lease import Lease, Superseded
 from ..store.storage_retry import StorageRetry
 from ..worker import user_code
 from ..worker.user_code import UserCode
-from . import run_page
+from . import run_page, run_settings
 from .attempt import Attempt, failure_of, start_imports
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ def main(start_sweep: StartSweep) -> int:
         code = user_code.prepare(contract, bucket, retry)
         if code is not None:
             code.enter()
+        run_settings.write(lease, contract)
         imports = imports or start_imports()
         _connect(code)
         if contract.sweep is not None:
@@ -110,6 +111,7 @@ def _fail_before_it_began(
 ) -> None:
     uri = None
     if lease is not None and failure.kind != "Storage":
+        run_settings.write(lease, contract).join(run_page.TIMEOUT_S)
         token = lease.fencing_token
         ended = final.document(RunState.FAILED, failure=failure, fencing_token=token)
         uri = run_page.write(lease, contract.name, ended)

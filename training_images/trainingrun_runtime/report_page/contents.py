@@ -21,6 +21,7 @@ from trainingrun_protocol.progress import (
 
 from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
+from ..store.run_settings import RunSettings
 from . import charts
 from .charts import Label, Mark, Span
 from .folder import LastLines, RunFolder
@@ -146,6 +147,9 @@ class Contents:
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     checkpoints_left_out: int = 0
     sweep: SweepTable | None = None
+    settings: list[tuple[str, str]] = field(default_factory=list)
+    config: dict[str, str] = field(default_factory=dict)
+    config_left_out: int = 0
     result: list[tuple[str, str]] = field(default_factory=list)
     traceback: str = ""
     output: list[LastLines] = field(default_factory=list)
@@ -229,6 +233,9 @@ def of(
         checkpoints=_checkpoints(folder),
         checkpoints_left_out=len(folder.checkpoints[:-MOST_ROWS]),
         sweep=folder.sweep,
+        settings=_settings(folder.settings) if folder.settings else [],
+        config=folder.settings.config if folder.settings else {},
+        config_left_out=folder.settings.config_left_out if folder.settings else 0,
         result=_result(status, folder),
         traceback=newest.failure.traceback if newest and newest.failure else "",
         output=folder.output or _last_lines(status),
@@ -574,6 +581,22 @@ def _checkpoints(folder: RunFolder) -> list[CheckpointRow]:
             )
         )
     return rows
+
+
+def _settings(found: RunSettings) -> list[tuple[str, str]]:
+    """What tells this run from another one, but for its config."""
+    at_least = f", at least {found.minimum_workers:,}" if found.minimum_workers else ""
+    resources = found.resources_per_worker.items()
+    rows = [
+        ("Function", found.function),
+        ("Script", found.script),
+        ("Arguments", " ".join(found.script_args)),
+        ("Workers", f"{found.workers:,}{at_least}"),
+        ("Each worker", ", ".join(f"{number:g} {name}" for name, number in resources)),
+        ("Image", found.image),
+        ("Versions", ", ".join(f"{name} {number}" for name, number in found.versions.items())),
+    ]
+    return [(name, text) for name, text in rows if text]
 
 
 def _result(status: Mapping[str, Any], folder: RunFolder) -> list[tuple[str, str]]:

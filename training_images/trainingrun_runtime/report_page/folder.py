@@ -16,6 +16,7 @@ from ..store import (
     metrics_table,
     retention,
     run_result,
+    run_settings,
 )
 from ..store.bucket import Bucket
 from ..store.kept_output import Part, Source
@@ -23,6 +24,7 @@ from ..store.kept_stacks import KeptStacks
 from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
+from ..store.run_settings import RunSettings
 from ..store.storage_errors import UnusableError
 from . import curves
 from .curves import Curves, Series
@@ -92,6 +94,8 @@ class RunFolder:
     that has succeeded or is suspended."""
     sweep: SweepTable | None = None
     """All trials of a sweep; the rest is that of one of them."""
+    settings: RunSettings | None = None
+    """What the newest driver has begun with."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, a sentence for each."""
 
@@ -142,6 +146,7 @@ def read(bucket: Bucket, largest_table: float = math.inf, most_rows: float = mat
         _stacks(bucket),
         _output(bucket, drivers),
         result.sweep if result is not None else newest.sweep if newest is not None else None,
+        run_settings.newest(bucket),
         notes,
     )
 

@@ -18,6 +18,7 @@ import ray
 from trainingrun_protocol.contract import STATE_DIRECTORY_ENV, RunContract
 
 from ..coordinator.coordinator import trial_coordinator
+from ..driver import run_settings
 from ..driver.attempt import Attempt, failure_of, start_imports
 from ..progress.document import Documents
 from ..store import lease, manifest, restore_source, run_result
@@ -167,6 +168,7 @@ def _drive(job: TrialJob) -> None:
             return
         imports = start_imports()
         lease = retry(lambda: TrialLease.of(job.run, bucket))
+        run_settings.write(lease, contract)
         committed = retry(lambda: manifest.committed(bucket))
         source = contract.restore_from
         if source is not None and not committed:
