@@ -1,10 +1,12 @@
 """`python -m trainingrun.controller` as a process: probes, metrics, logs, signals."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
-from support.operators import a_lease, a_run
+from support.http_proxy import http_proxy
+from support.operators import a_lease, a_run, eventually
 from support.processes import Process, wait_for
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 
@@ -15,11 +17,9 @@ def start(apiserver, namespace, tmp_path):
     system = apiserver.new_namespace()
     apiserver.create(a_lease(system))
 
-    def begin(**settings: str) -> Process:
+    def begin(kubeconfig: Path = apiserver.kubeconfig, **settings: str) -> Process:
         fixed = {"NAMESPACES": namespace, "OPERATOR_NAMESPACE": system, **settings}
-        started.append(
-            Process(apiserver.kubeconfig, tmp_path / f"log-{len(started)}.json", **fixed)
-        )
+        started.append(Process(kubeconfig, tmp_path / f"log-{len(started)}.json", **fixed))
         return started[-1]
 
     yield begin
@@ -52,3 +52,28 @@ def test_a_wrong_setting_is_one_sentence_and_ends_it(start):
     assert operator.log.read_text() == (
         "TRAININGRUN_OPERATOR_WORKERS is 'many'; it should be a valid integer\n"
     )
+
+
+async def test_a_line_of_a_watch_that_is_not_json_does_not_end_it(
+    apiserver, namespace, start, tmp_path
+):
+    """A proxy in between says once what proxies say when what is behind them is away."""
+
+    def begun(name: str) -> bool:
+        found = apiserver.get(API_VERSION, KIND, name, namespace)
+        return found.get("status", {}).get("attempt") == 1
+
+    async with http_proxy(apiserver, tmp_path / "by-way-of-the-proxy") as proxy:
+        operator = start(proxy.kubeconfig)
+        await eventually(lambda: operator.get("/readyz")[0] == 200)
+        apiserver.create(a_run(namespace, "before"))
+        await eventually(lambda: begun("before"))
+        assert await proxy.say("trainingruns", b"<html>502 Bad Gateway</html>")
+        count = 'unreadable_objects_total{kind="TrainingRun"} 1.0'
+        ended = operator.process.poll
+        await eventually(lambda: count in operator.metrics() or ended() is not None)
+        assert ended() is None, operator.log.read_text()[-2000:]
+        apiserver.create(a_run(namespace, "after"))
+        await eventually(lambda: begun("after"))
+        assert operator.get("/healthz")[0] == 200
+        operator.end()

@@ -5,6 +5,8 @@ Each run is the command line in a process of its own, as a user starts it.
 
 import json
 import os
+import platform
+import re
 import resource
 import signal
 import subprocess
@@ -12,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,12 @@ def test_a_run_that_loses_a_node_goes_on_where_it_was(folder: Path) -> None:
     # Of both worker groups, of which one has lost its node.
     assert output.count("[rank 0] Setting up process group for: env://") == 2
     assert "[driver] " in output
+    (page,) = (folder / "trainingrun-local" / "tiny").glob("tiny-*/report.html")
+    words = " ".join(re.sub("<[^>]*>", " ", page.read_text().partition("<body>")[2]).split())
+    assert "Function trainingrun_runtime.examples.digits:train Workers 2 Each worker 1 CPU" in words
+    versions = f"Python {platform.python_version()}, PyTorch {metadata.version('torch')}, Ray "
+    assert f"Versions {versions}{metadata.version('ray')}, trainingrun " in words
+    assert "Config step_seconds 0.05 steps 60" in words
 
 
 @pytest.mark.slow
