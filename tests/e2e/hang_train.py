@@ -9,7 +9,7 @@ from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from trainingrun_runtime.examples import digits
-from trainingrun_runtime.examples.pacing import Pace
+from trainingrun_runtime.examples.repeatable import Pace
 
 HANGS_BEFORE = 100
 """The step, of rank 1."""

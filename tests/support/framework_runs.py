@@ -9,7 +9,7 @@ from pathlib import Path
 from support.local_runs import Run, has_ancestor
 from trainingrun.local.ray_nodes import Preemption
 from trainingrun_protocol.progress import RecordKind
-from trainingrun_runtime.examples.pacing import JOURNAL_ENV
+from trainingrun_runtime.examples.repeatable import JOURNAL_ENV
 
 
 class Journal:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainingrun_runtime.examples import linear
-from trainingrun_runtime.examples.pacing import Pace
+from trainingrun_runtime.examples.repeatable import Pace
 
 LOOP_AT, LOCK_AT = 40, 60
 """Steps before which rank 1 loops without end, and rank 0 waits for a lock that it has."""

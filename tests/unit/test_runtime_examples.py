@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun_runtime.examples import idx
-from trainingrun_runtime.examples.pacing import Pace
+from trainingrun_runtime.examples.mnist_resnet18 import load_idx, parse_idx, resnet18
 from trainingrun_runtime.examples.repeatable import (
+    Pace,
     batch,
     configured,
     steps_per_epoch,
     weights_sha256,
 )
-from trainingrun_runtime.examples.resnet18 import resnet18
 from trainingrun_runtime.store.bucket import Bucket
 
 
@@ -86,7 +85,7 @@ def an_idx_file(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("kind", ["uint8", "int8", "int16", "int32", "float32"])
 def test_idx_files_are_read(kind: str) -> None:
     array = np.arange(24).reshape(2, 3, 4).astype(kind)
-    parsed = idx.parse(an_idx_file(array))
+    parsed = parse_idx(an_idx_file(array))
     np.testing.assert_array_equal(parsed, array)
     assert parsed.dtype == array.dtype
     torch.from_numpy(parsed)  # in this machine's byte order, and writable
@@ -108,7 +107,7 @@ GOOD = an_idx_file(np.arange(10, dtype="uint8"))
 )
 def test_what_is_not_idx_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        idx.parse(content)
+        parse_idx(content)
 
 
 def test_idx_files_are_found_packed_or_not(tmp_path: Path) -> None:
@@ -116,11 +115,11 @@ def test_idx_files_are_found_packed_or_not(tmp_path: Path) -> None:
     bucket.put("plain", GOOD)
     bucket.put("packed.gz", gzip.compress(GOOD))
     bucket.put("broken.gz", gzip.compress(GOOD)[:-4])
-    assert idx.load(bucket, "plain").tolist() == idx.load(bucket, "packed").tolist()
+    assert load_idx(bucket, "plain").tolist() == load_idx(bucket, "packed").tolist()
     with pytest.raises(ValueError, match=r"has neither absent nor absent\.gz"):
-        idx.load(bucket, "absent")
+        load_idx(bucket, "absent")
     with pytest.raises(ValueError, match=r"broken\.gz cannot be used"):
-        idx.load(bucket, "broken")
+        load_idx(bucket, "broken")
 
 
 def test_rank_0_keeps_the_step_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,9 @@ from torch.utils.checkpoint import checkpoint
 from trainingrun_runtime import Session
 
 from .digits import data, network
-from .pacing import Pace
 from .repeatable import (
     REPEATABLE,
+    Pace,
     batch,
     configured,
     seed_everything,

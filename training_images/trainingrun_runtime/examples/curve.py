@@ -19,8 +19,7 @@ from tensorboardX import SummaryWriter
 
 from trainingrun_runtime import Session
 
-from .pacing import Pace
-from .repeatable import REPEATABLE, batch, configured, seed_everything
+from .repeatable import REPEATABLE, Pace, batch, configured, seed_everything
 
 SAMPLES = 1024
 

@@ -28,8 +28,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from trainingrun_runtime import Session
 
 from .digits import data
-from .pacing import Pace
-from .repeatable import batch, configured, seed_everything, set_learning_rate, weights_sha256
+from .repeatable import Pace, batch, configured, seed_everything, set_learning_rate, weights_sha256
 
 
 @dataclass(frozen=True)

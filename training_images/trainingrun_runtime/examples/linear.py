@@ -14,9 +14,9 @@ from ray.train.torch import get_device, prepare_model
 
 from trainingrun_runtime import Session
 
-from .pacing import Pace
 from .repeatable import (
     REPEATABLE,
+    Pace,
     batch,
     configured,
     seed_everything,

@@ -23,9 +23,9 @@ from torch.utils.data import Dataset
 from trainingrun_runtime import ResumableDataLoader, Session
 
 from .digits import data, network
-from .pacing import Pace
 from .repeatable import (
     REPEATABLE,
+    Pace,
     configured,
     seed_everything,
     set_learning_rate,

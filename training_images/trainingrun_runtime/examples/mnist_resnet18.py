@@ -8,21 +8,27 @@ The folder `data` holds the four files of MNIST, such as `train-images-idx3-ubyt
 or not. Final metrics: accuracy and loss on the test images, and the SHA-256 of the weights.
 """
 
+import gzip
+import math
+import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray.train
 import torch
 from ray.train.torch import get_device, prepare_model
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from trainingrun_runtime import Session
 
 from ..store.bucket import Bucket
-from . import idx
-from .pacing import Pace
+from ..store.storage_errors import AbsentError
 from .repeatable import (
     REPEATABLE,
+    Pace,
     batch,
     configured,
     seed_everything,
@@ -30,7 +36,98 @@ from .repeatable import (
     steps_per_epoch,
     weights_sha256,
 )
-from .resnet18 import resnet18
+
+
+class Block(nn.Module):
+    """Two convolutions, and what came in added to what comes out."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(),
+            nn.Conv2d(outside, outside, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As the class says."""
+        return torch.relu(self.convolutions(x) + self.shortcut(x))
+
+
+def resnet18(width: int = 64, classes: int = 10) -> nn.Module:
+    """Eight blocks in four stages.
+
+    The stem is a 3 x 3 convolution without pooling: the original's would leave 7 x 7 pixels.
+
+    Args:
+        width: Channels of the first stage; each further stage has twice as many.
+        classes: Answers to choose from.
+    """
+    stages: list[nn.Module] = []
+    inside = width
+    for stage in range(4):
+        outside = width * 2**stage
+        stages += [Block(inside, outside, 1 if stage == 0 else 2), Block(outside, outside, 1)]
+        inside = outside
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        *stages,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(inside, classes),
+    )
+
+
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def parse_idx(content: bytes) -> np.ndarray:
+    """The array in an IDX file.
+
+    Raises:
+        ValueError: It is not IDX, or shorter or longer than its header says.
+    """
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _TYPES:
+        raise ValueError("this is not an IDX file: its first bytes are not an IDX header")
+    kind = np.dtype(_TYPES[content[2]])
+    dimensions = content[3]
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise ValueError("the IDX file ends within its header")
+    shape = struct.unpack(f">{dimensions}I", content[4:header])
+    wanted = header + math.prod(shape) * kind.itemsize
+    if len(content) != wanted:
+        raise ValueError(f"the IDX file has {len(content)} bytes instead of {wanted}")
+    return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def load_idx(bucket: Bucket, name: str) -> np.ndarray:
+    """Read the IDX file `name` or `name.gz`.
+
+    Raises:
+        ValueError: Neither is there, or what is there is not IDX.
+        StorageError: The store did not answer.
+    """
+    for key in (name, f"{name}.gz"):
+        try:
+            content = b"".join(bucket.stream(key))
+        except AbsentError:
+            continue
+        try:
+            return parse_idx(gzip.decompress(content) if key.endswith(".gz") else content)
+        except (ValueError, OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{bucket.uri(key)} cannot be used: {error}") from None
+    raise ValueError(f"{bucket.root} has neither {name} nor {name}.gz")
+
 
 TEST_BATCH = 512
 
@@ -65,8 +162,8 @@ def read(bucket: Bucket, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     Raises:
         ValueError: A file is missing or damaged, or the two do not belong together.
     """
-    images = idx.load(bucket, f"{part}-images-idx3-ubyte")
-    labels = idx.load(bucket, f"{part}-labels-idx1-ubyte")
+    images = load_idx(bucket, f"{part}-images-idx3-ubyte")
+    labels = load_idx(bucket, f"{part}-labels-idx1-ubyte")
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise ValueError(
             f"{bucket.root} has {part} images of shape {images.shape} and labels of shape "

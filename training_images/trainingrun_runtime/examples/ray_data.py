@@ -25,9 +25,9 @@ from trainingrun_runtime import ResumableRayDataLoader, Session
 
 from .digits import data, network
 from .loader import ShiftedImages
-from .pacing import Pace
 from .repeatable import (
     REPEATABLE,
+    Pace,
     configured,
     seed_everything,
     set_learning_rate,

@@ -29,9 +29,9 @@ from torch.nn.functional import cross_entropy
 from trainingrun_runtime import Session
 
 from .digits import data, network
-from .pacing import Pace
 from .repeatable import (
     REPEATABLE,
+    Pace,
     batch,
     configured,
     seed_everything,

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainingrun_runtime.examples.digits import data, network
-from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import (
     REPEATABLE,
+    Pace,
     configured,
     seed_everything,
     weights_sha256,

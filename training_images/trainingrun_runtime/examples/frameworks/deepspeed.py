@@ -17,8 +17,8 @@ from ray.train.torch import get_device
 from torch.nn.functional import cross_entropy
 
 from trainingrun_runtime.examples.digits import data, network
-from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import (
+    Pace,
     batch,
     configured,
     seed_everything,

@@ -19,8 +19,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.examples.digits import data
-from trainingrun_runtime.examples.pacing import Pace
 from trainingrun_runtime.examples.repeatable import (
+    Pace,
     batch,
     configured,
     seed_everything,

@@ -16,8 +16,7 @@ from lightgbm import Dataset
 from lightgbm.callback import CallbackEnv
 
 from trainingrun_runtime.examples.digits import data
-from trainingrun_runtime.examples.pacing import Pace
-from trainingrun_runtime.examples.repeatable import configured
+from trainingrun_runtime.examples.repeatable import Pace, configured
 from trainingrun_runtime.frameworks import lightgbm
 
 from ...worker.worker import this_worker

@@ -17,8 +17,7 @@ import tensorflow as tf
 import tf_keras
 
 from trainingrun_runtime.examples.digits import data
-from trainingrun_runtime.examples.pacing import Pace
-from trainingrun_runtime.examples.repeatable import configured, seed_everything
+from trainingrun_runtime.examples.repeatable import Pace, configured, seed_everything
 from trainingrun_runtime.frameworks.tensorflow import connect, fit
 
 

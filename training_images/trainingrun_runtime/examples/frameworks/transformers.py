@@ -25,8 +25,12 @@ from transformers import (
 )
 
 from trainingrun_runtime.examples.digits import data
-from trainingrun_runtime.examples.pacing import Pace
-from trainingrun_runtime.examples.repeatable import configured, seed_everything, weights_sha256
+from trainingrun_runtime.examples.repeatable import (
+    Pace,
+    configured,
+    seed_everything,
+    weights_sha256,
+)
 from trainingrun_runtime.frameworks.transformers import prepare_trainer
 
 

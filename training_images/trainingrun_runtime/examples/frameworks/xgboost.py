@@ -16,8 +16,7 @@ from xgboost import DMatrix
 from xgboost.callback import TrainingCallback
 
 from trainingrun_runtime.examples.digits import data
-from trainingrun_runtime.examples.pacing import Pace
-from trainingrun_runtime.examples.repeatable import configured
+from trainingrun_runtime.examples.repeatable import Pace, configured
 from trainingrun_runtime.frameworks import xgboost
 
 from ...worker.worker import this_worker
