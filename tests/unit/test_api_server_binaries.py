@@ -57,6 +57,37 @@ def test_what_was_compiled_before_is_used_again(bare_machine: Path):
     assert binaries.apiserver_binaries()["etcd"] == bare_machine / "cache" / "etcd"
 
 
+def test_another_version_is_asked_for_by_its_number(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBERNETES_VERSION", "1.30.14")
+    for name in binaries.NAMES:
+        tool(bare_machine, name)
+        tool(bare_machine / "1.30.14", name)
+    tool(bare_machine, "setup-envtest", f'echo "{bare_machine}/$2"')
+    assert binaries.apiserver_binaries()["etcd"] == bare_machine / "1.30.14" / "etcd"
+
+
+def test_another_version_is_compiled_into_a_folder_of_its_own_beside_any_etcd(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBERNETES_VERSION", "1.30.14")
+    monkeypatch.setattr(binaries, "BUILD_SCRIPT", tool(bare_machine, "build", "touch $1/asked-$2"))
+    for name in binaries.NAMES:
+        tool(bare_machine, name)
+    with pytest.raises(binaries.Unavailable, match=r"no kube-apiserver 1\.30\.14: .*neither"):
+        binaries.apiserver_binaries()
+    tool(bare_machine, "go")
+    monkeypatch.setenv("PATH", f"{bare_machine}:/usr/bin:/bin")
+    with pytest.raises(binaries.Unavailable):
+        binaries.apiserver_binaries()
+    folder = bare_machine / "cache" / "1.30.14"
+    assert (folder / "asked-1.30.14").exists()
+    assert (folder / "etcd").readlink() == bare_machine / "etcd"
+    tool(folder, "kube-apiserver")
+    assert binaries.apiserver_binaries()["kube-apiserver"] == folder / "kube-apiserver"
+
+
 def test_a_tool_that_fails_is_named_with_its_output(bare_machine: Path):
     tool(bare_machine, "setup-envtest", "echo no route to host >&2; exit 1")
     with pytest.raises(binaries.Unavailable, match=r"setup-envtest use .*: no route to host"):

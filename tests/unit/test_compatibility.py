@@ -36,7 +36,7 @@ def test_the_lowest_version_that_each_bound_allows_is_in_the_page() -> None:
     readme = (ROOT / "README.md").read_text()
     bounds = {
         "Kubernetes": re.findall(r"Kubernetes (1\.\d+) or newer", readme),
-        "KubeRay": re.findall(r"KubeRay (1\.\d+) or\s+newer", readme),
+        "KubeRay": re.findall(r"KubeRay\s+(1\.\d+) or newer", readme),
         "Ray": [lowest("runtime", "ray[")],
         "PyTorch": [lowest("runtime", "torch")],
         "Python": re.findall(r">=([\d.]+)", PROJECT["requires-python"]),
@@ -44,6 +44,16 @@ def test_the_lowest_version_that_each_bound_allows_is_in_the_page() -> None:
     for name, (bound,) in bounds.items():
         first = next(iter(TABLES[name]))
         assert first == bound or first.startswith(f"{bound}."), name
+
+
+def test_the_readme_says_no_more_of_what_was_run_than_the_page() -> None:
+    said = re.findall(
+        r"(\w+)\s+1\.\d+ or newer \(run on ([\d.]+)", (ROOT / "README.md").read_text()
+    )
+    assert [name for name, _ in said] == ["Kubernetes", "KubeRay"]
+    for name, version in said:
+        rows = [row for row in TABLES[name].values() if row[0].startswith(f"{version}.")]
+        assert [row[1] for row in rows] == ["tried"], name
 
 
 def test_no_python_above_those_of_the_page_is_allowed() -> None:
