@@ -1,6 +1,6 @@
 """What Kueue says of a RayJob is read from its Workload, and unknown where it cannot be read.
 
-No Kueue runs here: the CRD and the Workloads are the test's own. tests/kueue has the real one.
+No Kueue runs here: the CRD and the Workloads are the test's own.
 """
 
 from typing import Any
