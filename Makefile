@@ -7,6 +7,7 @@
 # make test-pythons  whether the locked packages have wheels for each Python; writes docs/compatibility.md
 # make test-slow the tests on a real Ray that make test leaves out
 # make test-browser  the page of a run in a real Chromium
+# make test-stores  what a run needs of its bucket, on object stores of several makers; writes docs/stores.md
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
 # make test-all  make test, test-slow, test-browser, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
@@ -39,7 +40,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-kubernetes test-kuberay test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-stores test-kubernetes test-kuberay test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -65,7 +66,7 @@ cluster: venv
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
-	  --ignore=tests/frameworks --ignore=tests/kuberay \
+	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/stores \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
@@ -75,6 +76,10 @@ test-slow: venv
 # A browser of the machine is needed: $CHROMIUM, or chromium on PATH (Debian: apt install chromium).
 test-browser: venv
 	$(BIN)/python -m pytest tests/browser
+
+# Servers are installed once below ~/.cache: moto by pip, gofakes3 and versitygw by Go, Azurite by npm.
+test-stores: venv
+	$(BIN)/python -m pytest tests/stores
 
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image

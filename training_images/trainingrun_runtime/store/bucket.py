@@ -256,8 +256,9 @@ class Bucket:
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are not there are fine."""
         names = sorted(keys)
-        if isinstance(self.store, S3Store) and names:  # up to 1,000 in one request
-            self._ask(lambda: obstore.delete(self.store, names))
+        if isinstance(self.store, S3Store) and names:
+            # Up to 1,000 in one request, for which a slow store takes longer than for one object.
+            self._ask(lambda: obstore.delete(self._writes, names))
         elif names:
             # Azure and Google name the missing one as an error, and leave some of the others.
             with ThreadPoolExecutor(_DELETES) as pool:
