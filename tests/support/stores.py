@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
-import os
 import shutil
 import subprocess
 import sys
