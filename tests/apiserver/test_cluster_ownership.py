@@ -130,6 +130,7 @@ async def test_what_kueue_has_admitted_is_not_suspended_by_a_second_try(apiserve
     async with watching(apiserver, namespace) as cluster:
         made = await cluster.apply(manifest)
         assert made["spec"]["suspend"] is True
+        assert (await cluster.apply(manifest))["spec"]["suspend"] is True
         admitted = apiserver.get(made["apiVersion"], "RayJob", "digits-1", namespace)
         admitted["spec"]["suspend"] = False
         apiserver.replace(admitted)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ..api.v1alpha1 import API_VERSION, KIND
+from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
 from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
 from ..cluster.live_cluster import KubernetesCluster
 from ..reconciling import plan as decide
@@ -246,7 +246,8 @@ class Reconciler:
         known = seen.run.status.running_attempt
         name = known.ray_job if known else None
         job = next((one for one in seen.ray_jobs if one["metadata"]["name"] == name), None)
-        if job is None or not (job.get("spec") or {}).get("suspend"):
+        queued = job is not None and KUEUE_QUEUE in (job["metadata"].get("labels") or {})
+        if job is None or not queued or not (job.get("spec") or {}).get("suspend"):
             self._queue_waits.pop(key, None)
             return seen
         read_at, said = self._queue_waits.get(key, (-QUEUE_S, None))
