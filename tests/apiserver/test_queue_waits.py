@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.apiserver import ApiServer, running_apiserver
-from support.operators import a_ray_job, a_run, configuration_of
+from support.operators import a_ray_job, a_run, configuration_of, eventually, running
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.kueue import what_it_waits_for
 from trainingrun.cluster.resources import QUEUE_RULES
@@ -91,3 +91,24 @@ async def test_the_right_to_list_workloads_is_enough_and_without_it_nothing_is_k
     revoke = grant(QUEUE_RULES, namespace)
     assert await asked(server, job) == MESSAGE
     revoke()
+
+
+async def test_a_queued_run_says_what_it_waits_for(
+    with_kueues_crd, namespace, kuberay, new_operator, status
+):
+    server = with_kueues_crd
+    async with running(await new_operator()):
+        server.create(a_run(namespace, scheduling={"queue": {"kind": "Kueue", "name": "gpus"}}))
+        (name,) = await eventually(kuberay.jobs)
+        job = kuberay.job(name)
+        assert job["spec"]["suspend"] is True
+        server.create(a_workload(job))
+        (waiting,) = await eventually(
+            lambda: [
+                c
+                for c in status().get("conditions", [])
+                if c["type"] == "Waiting" and MESSAGE in c.get("message", "")
+            ]
+        )
+    assert waiting["reason"] == "Queued"
+    assert waiting["message"] == (f"Kueue has not admitted RayJob {name} to queue gpus: {MESSAGE}")
