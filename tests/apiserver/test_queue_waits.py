@@ -81,6 +81,14 @@ async def test_it_is_what_the_workload_of_this_ray_job_says(with_kueues_crd, nam
     assert await asked(server, second) == ""
 
 
+async def test_a_workload_that_is_not_as_kueue_writes_it_says_nothing(with_kueues_crd, namespace):
+    server = with_kueues_crd
+    job = server.create(a_ray_job(server.create(a_run(namespace))))
+    strange = a_workload(job) | {"status": {"conditions": [{"message": MESSAGE}, "False"]}}
+    server.create(strange)
+    assert await asked(server, job) is None
+
+
 async def test_the_right_to_list_workloads_is_enough_and_without_it_nothing_is_known(
     with_kueues_crd, namespace, grant
 ):

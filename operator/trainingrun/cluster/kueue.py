@@ -32,10 +32,12 @@ async def what_it_waits_for(connection: Connection, job: Object) -> str | None:
         url += f"/namespaces/{metadata['namespace']}/workloads"
         query = {"labelSelector": f"{JOB_UID}={metadata['uid']}"}
         workloads, _ = await connection.list_objects(url, query, 1)
+        return why_not_admitted(workloads[0]) if workloads else ""
     except ClusterError as error:
         log.debug("no Workload was read: %s", text_of(error))
-        return None
-    return why_not_admitted(workloads[0]) if workloads else ""
+    except (AttributeError, KeyError, TypeError):  # a CRD of that name that is not Kueue's
+        log.debug("a Workload of namespace %s is not as Kueue writes it", metadata["namespace"])
+    return None
 
 
 def why_not_admitted(workload: Mapping[str, Any]) -> str | None:
