@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyarrow import fs
 
+from support.checkpoints import as_pyarrow
 from support.s3 import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
 from support.slow_line import slow_line
 from trainingrun_runtime.store import bucket as bucket_module
@@ -68,7 +69,7 @@ def test_list_returns_keys_and_sizes_at_any_depth(bucket: Bucket) -> None:
 
 
 def test_a_deleted_folder_is_gone_and_its_neighbors_are_not(bucket: Bucket) -> None:
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     filesystem.create_dir(f"{root}/checkpoints/1/deep")
     bucket.put("checkpoints/1/deep/x", b"x")
     bucket.put("checkpoints/10/x", b"x")
@@ -128,7 +129,7 @@ def test_a_slow_line_is_no_error(s3: S3Server) -> None:
 
 
 def test_ray_writes_where_we_read(bucket: Bucket) -> None:
-    filesystem, root = pickle.loads(pickle.dumps(bucket.pyarrow()))
+    filesystem, root = pickle.loads(pickle.dumps(as_pyarrow(bucket)))
     filesystem.create_dir(f"{root}/checkpoints/one")
     with filesystem.open_output_stream(f"{root}/checkpoints/one/model") as file:
         file.write(b"weights")

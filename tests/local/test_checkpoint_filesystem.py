@@ -16,6 +16,7 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2._internal.execution.storage import StorageContext
 from ray.train.v2._internal.execution.training_report import _TrainingReport
 
+from support.checkpoints import as_pyarrow
 from support.s3 import S3Server, running_s3
 from trainingrun_runtime.checkpoints.checkpoint_files import offered
 from trainingrun_runtime.driver.report_callback import CoordinatorReports
@@ -136,13 +137,13 @@ def read_in_forked(filesystem: fs.FileSystem, path: str) -> str:
 def test_a_forked_process_that_would_wait_for_ever_says_so(bucket: Bucket) -> None:
     """The client's threads are not in it."""
     bucket.put("checkpoints/one/weights", b"weights")
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     said = read_in_forked(filesystem, f"{root}/checkpoints/one/weights")
     assert "start it by spawn or forkserver" in said
 
 
 def test_a_file_that_is_not_closed_is_not_there(bucket: Bucket) -> None:
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     file = filesystem.open_output_stream(f"{root}/checkpoints/half")
     file.write(b"half")
     del file
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_closed_is_not_there(bucket: Bucket) -> None:
 
 
 def test_files_are_listed_read_copied_moved_and_deleted_as_elsewhere(bucket: Bucket) -> None:
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     names = ["a", "deep/er/b", "deep/c", "odd [1]*?#~%20 = é", "empty"]
     for name in names:
         with filesystem.open_output_stream(f"{root}/x/{name}") as file:
@@ -186,7 +187,7 @@ def test_files_are_listed_read_copied_moved_and_deleted_as_elsewhere(bucket: Buc
 
 
 def test_nothing_outside_the_runs_folder_is_touched(bucket: Bucket) -> None:
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     for outside in (f"{root}2/x", "elsewhere/x", f"{root}/../x"):
         with pytest.raises((PermissionError, ValueError)):
             filesystem.open_output_stream(outside)

@@ -9,6 +9,7 @@ import pytest
 
 from support.answering import Answer, answering
 from support.binaries import Unavailable
+from support.checkpoints import as_pyarrow
 from support.s3 import CREDENTIALS, running_s3
 from support.slow_line import slow_line
 from support.tls import Tls, certificates
@@ -66,7 +67,7 @@ def refusal(endpoint: str) -> StorageError:
 
 def of_files(endpoint: str) -> StorageError:
     """What is said of what training code reports without a session."""
-    filesystem, root = opened(endpoint).pyarrow()
+    filesystem, root = as_pyarrow(opened(endpoint))
     with pytest.raises(StorageError, match="runs") as caught:
         filesystem.open_input_file(f"{root}/model")
     return caught.value
@@ -80,7 +81,7 @@ def test_a_private_authority_is_trusted_where_a_variable_names_it(
     bucket = opened(private_s3)
     check(bucket)
     bucket.put("model", b"weights")
-    filesystem, root = bucket.pyarrow()
+    filesystem, root = as_pyarrow(bucket)
     assert filesystem.open_input_file(f"{root}/model").read() == b"weights"
 
 
@@ -285,7 +286,7 @@ def test_a_container_of_an_azure_account_is_opened_as_it_is_copied_from_the_port
     assert bucket.store.config["account_name"] == "account"
     assert bucket.store.config["container_name"] == "runs"
     assert bucket.store.prefix == "team/a"
-    _, path = bucket.pyarrow()
+    path = bucket.path
     assert path == "runs/team/a"
 
 

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pyarrow.fs import PyFileSystem
+
 from trainingrun_runtime.checkpoints import upload
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.bucket_files import BucketFiles
 from trainingrun_runtime.store.manifest import Manifest, commit, digest_folder
 
 
@@ -63,3 +66,8 @@ def write(files: Mapping[str, Any], folder: Path) -> None:
     bucket = Bucket.open(folder.as_uri())
     for name, content in files.items():
         upload.write(bucket, name, content)
+
+
+def as_pyarrow(bucket: Bucket) -> tuple[PyFileSystem, str]:
+    """A run's folder as Ray gets it: `storage_filesystem` and `storage_path`."""
+    return PyFileSystem(BucketFiles(bucket)), bucket.path

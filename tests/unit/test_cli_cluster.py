@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
-from trainingrun.cli.common import CliError
+from trainingrun.cli.errors import CliError
 from trainingrun.cli.kube import Kube
 from trainingrun.cli.main import app
 from trainingrun.local.terminal_text import plain, plain_lines

@@ -8,7 +8,7 @@ import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.report_runs import failed_run
-from trainingrun.cli.common import CliError, bucket_access
+from trainingrun.cli.errors import CliError, bucket_access
 from trainingrun.cli.log_command import Printed, folded, together
 from trainingrun.rendering import names
 from trainingrun_runtime.store import storage_errors

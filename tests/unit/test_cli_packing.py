@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainingrun.cli import submitting
-from trainingrun.cli.common import CliError
+from trainingrun.cli.errors import CliError
 from trainingrun.cli.main import app
 from trainingrun.cli.submitting import pack, requirement_lines
 

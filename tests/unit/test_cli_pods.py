@@ -17,7 +17,7 @@ import pytest
 from support.cli_server import RUNS, Server, call, running_server
 from support.deadlines import ends_within
 from trainingrun.cli import pod_commands
-from trainingrun.cli.common import CliError
+from trainingrun.cli.errors import CliError
 from trainingrun.cli.kube import Kube
 from trainingrun.reconciling.bookkeeping import Bookkeeping
 

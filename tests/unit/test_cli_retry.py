@@ -9,7 +9,7 @@ import yaml
 
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.cli import retried_run
-from trainingrun.cli.common import CliError
+from trainingrun.cli.errors import CliError
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from ..rendering import names
 from . import following, manifest_files, retried_run, submitting, views, yaml_text
 from .common import (
     ENDED,
-    CliError,
     Context,
     Endpoint,
     File,
@@ -27,11 +26,10 @@ from .common import (
     Local,
     Name,
     Namespace,
-    NotFoundError,
     connect,
-    one_sentence,
     wide_console,
 )
+from .errors import CliError, NotFoundError, one_sentence
 
 if TYPE_CHECKING:
     from .kube import Kube

@@ -11,17 +11,8 @@ from ..api.v1alpha1 import KUEUE_QUEUE
 from ..local import LocalError, records, terminal_text
 from ..local.folder import all_roots, latest
 from ..local.terminal_text import counted, terminal_width
-from .common import (
-    CliError,
-    Context,
-    Folder,
-    Local,
-    Namespace,
-    connect,
-    one_sentence,
-    run_names,
-    seconds,
-)
+from .common import Context, Folder, Local, Namespace, connect, run_names, seconds
+from .errors import CliError, one_sentence
 
 Run = Mapping[str, Any]
 

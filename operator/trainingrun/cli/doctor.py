@@ -12,16 +12,8 @@ from ..api.v1alpha1 import API_VERSION, GROUP, KIND
 from ..cluster.kuberay import crd_path, crd_verdict
 from ..cluster.resources import RAY_API
 from ..local.terminal_text import plain
-from .common import (
-    CliError,
-    Context,
-    Endpoint,
-    Namespace,
-    NotFoundError,
-    bucket_access,
-    connect,
-    one_sentence,
-)
+from .common import Context, Endpoint, Namespace, connect
+from .errors import CliError, NotFoundError, bucket_access, one_sentence
 from .installation import OPERATOR, TIMEOUT_S, Deployment, deployments, labeled, own_version
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ..api.status import Phase
 from ..local import records
 from ..local.folder import latest, own_folder
 from . import views
-from .common import ENDED, CliError, NotFoundError, UnreachableError
+from .common import ENDED
+from .errors import CliError, NotFoundError, UnreachableError
 
 if TYPE_CHECKING:
     from .kube import Kube

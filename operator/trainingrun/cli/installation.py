@@ -9,7 +9,8 @@ import typer
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.kuberay import crd_path
 from ..local.terminal_text import pairs, plain
-from .common import CliError, Context, NotFoundError, connect
+from .common import Context, connect
+from .errors import CliError, NotFoundError
 
 if TYPE_CHECKING:
     from .kube import Kube

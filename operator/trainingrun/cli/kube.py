@@ -17,10 +17,11 @@ from kubernetes.config.config_exception import ConfigException
 
 from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from ..cluster.bounded_json import loads, shallow
+from ..local.terminal_text import end_of
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .common import CliError, NotFoundError, UnreachableError, end_of
+from .errors import CliError, NotFoundError, UnreachableError
 
 _TIMEOUT_S = 30
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}

@@ -27,21 +27,8 @@ from ..local.folder import own_folder
 from ..local.terminal_text import duration, plain, plain_lines
 from ..rendering import names
 from . import following, views
-from .common import (
-    ENDED,
-    CliError,
-    Context,
-    Endpoint,
-    Folder,
-    Local,
-    NameOrUri,
-    Namespace,
-    NotFoundError,
-    UnreachableError,
-    connect,
-    one_sentence,
-    seconds,
-)
+from .common import ENDED, Context, Endpoint, Folder, Local, NameOrUri, Namespace, connect, seconds
+from .errors import CliError, NotFoundError, UnreachableError, one_sentence
 from .result_commands import Place, folder_of, in_cluster, run_folder
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from . import (
     result_commands,
     yaml_text,
 )
-from .common import CliError, File, one_sentence, print_error, seconds, wide_console
+from .common import File, seconds, wide_console
+from .errors import CliError, one_sentence, print_error
 
 app = typer.Typer(
     name="trainingrun",

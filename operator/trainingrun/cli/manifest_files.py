@@ -11,7 +11,7 @@ from typing import Any
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
-from .common import CliError
+from .errors import CliError
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of which Kubernetes makes the end of a generated name."""

@@ -23,8 +23,9 @@ from trainingrun_protocol.contract import (
 from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
-from .common import CliError, Context, Name, Namespace, connect, one_sentence
+from .common import Context, Name, Namespace, connect
 from .dashboard_proxy import Proxy, serving
+from .errors import CliError, one_sentence
 
 if TYPE_CHECKING:
     from .kube import Kube

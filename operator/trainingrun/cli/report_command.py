@@ -9,18 +9,8 @@ from typing import Annotated
 import typer
 
 from . import run_page, support_archive
-from .common import (
-    CliError,
-    Context,
-    Endpoint,
-    Folder,
-    Local,
-    NameOrUri,
-    Namespace,
-    Trial,
-    connect,
-    one_sentence,
-)
+from .common import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Trial, connect
+from .errors import CliError, one_sentence
 from .result_commands import place_of
 
 

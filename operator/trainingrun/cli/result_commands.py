@@ -19,7 +19,6 @@ from ..rendering import names
 from . import pod_commands, views
 from .common import (
     ENDED,
-    CliError,
     Context,
     Endpoint,
     Folder,
@@ -28,11 +27,9 @@ from .common import (
     Namespace,
     Step,
     Trial,
-    bucket_access,
     connect,
-    one_sentence,
-    print_error,
 )
+from .errors import CliError, bucket_access, one_sentence, print_error
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket

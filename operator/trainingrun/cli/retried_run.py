@@ -9,7 +9,7 @@ from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import API_VERSION, KIND, MAX_NAME_LENGTH
 from ..rendering import names
 from . import yaml_text
-from .common import CliError
+from .errors import CliError
 
 _SUFFIX = re.compile(r"-retry-[0-9]+$")
 

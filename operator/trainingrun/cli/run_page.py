@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import views
-from .common import CliError
+from .errors import CliError
 from .result_commands import Place, folder_of
 
 if TYPE_CHECKING:

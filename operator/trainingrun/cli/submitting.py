@@ -20,7 +20,7 @@ from trainingrun_protocol.plain_text import size
 
 from ..api.parse import InvalidRunError, parse
 from ..api.storage_spec import Storage
-from .common import CliError, bucket_access
+from .errors import CliError, bucket_access
 from .manifest_files import Documents
 
 FOLDER = "code"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.resources import RAY_API
-from ..local.terminal_text import counted, plain, plain_lines
+from ..local.terminal_text import counted, end_of, plain, plain_lines
 from ..reconciling import pod_status
 from ..rendering import names
 from . import installation, yaml_text
-from .common import CliError, UnreachableError, bucket_access, end_of
+from .errors import CliError, UnreachableError, bucket_access
 from .masking import MASK, Masking
 
 if TYPE_CHECKING:

@@ -53,6 +53,11 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def end_of(text: bytes, most: int) -> bytes:
+    """The last lines of a text, so many bytes at most."""
+    return text if len(text) <= most else text[-most:].partition(b"\n")[2]
+
+
 def is_new(sentence: str, said: set[str]) -> bool:
     """Whether a sentence is not in `said` yet, whatever its fractions are; it is afterwards."""
     kind = _FRACTION.sub("", sentence)

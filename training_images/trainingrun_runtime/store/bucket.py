@@ -322,17 +322,6 @@ class Bucket:
             self._ask(lambda: obstore.get_range(self._reads, key, start=start, end=end))
         )
 
-    def pyarrow(self) -> tuple[Any, str]:
-        """The same folder for Ray: `storage_filesystem` and `storage_path`.
-
-        It is pickled without keys: each process finds its credentials in its own environment.
-        """
-        from pyarrow import fs  # heavy, and only the driver needs it
-
-        from .bucket_files import BucketFiles
-
-        return fs.PyFileSystem(BucketFiles(self)), self.path
-
     def at(self) -> str:
         """Where the folder is, for sentences."""
         return f"{self.root} at {self.endpoint}" if self.endpoint else self.root

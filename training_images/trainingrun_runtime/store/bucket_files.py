@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def bucket_of(filesystem: FileSystem) -> Bucket:
-    """The bucket behind a filesystem of `Bucket.pyarrow`, or of what is made of its handler.
+    """The bucket behind a filesystem of `BucketFiles`, or of what is made of its handler.
 
     Raises:
         TypeError: It is another one.

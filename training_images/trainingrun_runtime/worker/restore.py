@@ -5,7 +5,7 @@ import socket
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 import ray.train
@@ -17,10 +17,7 @@ from ..checkpoints.downloads import STATE_FILE, Fetched, Share, share_of, small_
 from ..store import restore_source
 from ..store.bucket import Bucket
 from ..store.manifest import Manifest
-
-if TYPE_CHECKING:
-    from .worker import Worker
-
+from ..store.storage_retry import StorageRetry
 
 MOST_TRIED = 100
 """Checkpoints that are tried one after the other; a run that trains may make and delete more."""
@@ -39,18 +36,27 @@ class Chosen(NamedTuple):
     """Why newer checkpoints are not restored, a sentence for each."""
 
 
-def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
+def agree(
+    rank: int,
+    world_size: int,
+    coordinator: Any,
+    own: Bucket,
+    retry: StorageRetry,
+    source: ContractRestore | None,
+) -> Chosen:
     """The newest checkpoint of which every rank has found its share intact.
 
     Args:
-        worker: this rank.
+        rank: this rank.
+        world_size: number of ranks.
+        coordinator: handle of the `Coordinator` actor.
+        own: the run's folder.
+        retry: of this rank's requests to the store.
         source: `storage.restoreFrom`, if set.
 
     Raises:
         NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
     """
-    rank, own = worker.rank, worker.bucket
-    coordinator, retry = worker.coordinator, worker.storage_retry
     disk = _temporary_folder()
     uri, refused = "", dict[str, str]()
     for _ in range(MOST_TRIED):
@@ -69,7 +75,7 @@ def agree(worker: "Worker", source: ContractRestore | None) -> Chosen:
         fetched, uri = Fetched(bucket, manifest, retry), bucket.uri(manifest.key)
         mine = str(fetched.folder)
         shared = ray.get(coordinator.restore_folder.remote(search, disk, mine))
-        share = share_of(manifest.files, rank, worker.world_size, manifest.world_size)
+        share = share_of(manifest.files, rank, world_size, manifest.world_size)
         part = share if shared == mine else share._replace(common=())
         reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
         if reason is not None:

@@ -201,7 +201,14 @@ class Worker:
             # Uploads of the former group are complete and about to be committed.
             while ray.get(self.coordinator.uploads_waiting.remote()):
                 time.sleep(0.1)
-        chosen = restore.agree(self, self._restore_from)
+        chosen = restore.agree(
+            self.rank,
+            self.world_size,
+            self.coordinator,
+            self.bucket,
+            self.storage_retry,
+            self._restore_from,
+        )
         self.fetched = chosen.fetched
         found = chosen.fetched.manifest if chosen.fetched is not None else None
         own = found if not chosen.foreign else None
