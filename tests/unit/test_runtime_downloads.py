@@ -1,5 +1,8 @@
 """What each rank downloads of a checkpoint before it is restored, and that it verifies it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +68,28 @@ def test_what_no_session_has_saved_is_read_once_and_not_kept() -> None:
     ]
 
 
-def test_files_are_downloaded_verified_and_removed(bucket: Bucket, tmp_path: Path) -> None:
+@pytest.fixture(params=["memory", "disk"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where files are downloaded to."""
+    free = float("inf") if request.param == "memory" else 0.0
+    monkeypatch.setattr(downloads, "_free_memory", lambda: free)
+    return str(request.param)
+
+
+def test_files_are_downloaded_verified_and_removed(
+    bucket: Bucket, tmp_path: Path, place: str
+) -> None:
     found = saved(bucket, tmp_path / "local", step=10)
     kept = "rank-0/state.pt"
     fetched = Fetched(bucket, found)
     assert fetched.fetch(Share([kept], ["empty"])) is None
     (file,) = [path for path in fetched.folder.rglob("*") if path.is_file()]
     assert file.read_bytes() == bucket.get(f"{found.path}/{kept}")
+    assert file.is_symlink() == (place == "memory")
+    target = os.path.realpath(file)
     fetched.close()
     assert not fetched.folder.exists()
+    assert not os.path.exists(target)
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -111,7 +127,7 @@ def first_of_its_pod(bucket: Bucket, newest: Manifest) -> Fetched:
 
 
 def test_what_one_rank_of_a_pod_has_downloaded_the_others_map(
-    bucket: Bucket, newest: Manifest
+    bucket: Bucket, newest: Manifest, place: str
 ) -> None:
     first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
     share = share_of(newest.files, 1, 2, former=2)
@@ -129,7 +145,9 @@ def test_what_one_rank_of_a_pod_has_downloaded_the_others_map(
     assert not other.folder.exists()
 
 
-def test_what_the_first_rank_no_longer_has_is_downloaded(bucket: Bucket, newest: Manifest) -> None:
+def test_what_the_first_rank_no_longer_has_is_downloaded(
+    bucket: Bucket, newest: Manifest, place: str
+) -> None:
     first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
     first.close()
     other.take_over(first.folder, ["session.pt"])
@@ -138,6 +156,42 @@ def test_what_the_first_rank_no_longer_has_is_downloaded(bucket: Bucket, newest:
     with pytest.raises(DamagedError, match="another content than was committed"):
         other.path("random-0.pt")
     other.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("missing", "in_memory"), [(0, True), (1, False)])
+def test_memory_is_used_where_a_pod_has_enough_for_all_its_ranks(
+    bucket: Bucket,
+    newest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    missing: int,
+    in_memory: bool,
+) -> None:
+    share = share_of(newest.files, 0, 2, former=2)
+    own, common = (sum(newest.files[n].size for n in names) for names in (share.kept, share.common))
+    free = 2.5 * (own * ranks + common) - missing
+    monkeypatch.setattr(downloads, "_free_memory", lambda: free)
+    fetched = Fetched(bucket, newest, ranks=ranks)
+    assert fetched.fetch(share) is None
+    assert {path.is_symlink() for path in fetched.folder.iterdir()} == {in_memory}
+    fetched.close()
+
+
+def test_a_file_of_memory_of_another_process_is_mapped(
+    bucket: Bucket, newest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_free_memory", lambda: float("inf"))
+    first, name = first_of_its_pod(bucket, newest), "state-0.safetensors"
+    code = (
+        "import sys; from safetensors import safe_open; "
+        "print(float(safe_open(sys.argv[1], 'pt').get_tensor('weight').sum()))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(first.folder / name)], capture_output=True, check=True
+    )
+    assert float(found.stdout) == ONES
+    first.close()
 
 
 def test_what_was_downloaded_before_an_outage_is_not_downloaded_again(

@@ -30,17 +30,42 @@ def test_what_this_process_holds_is_read(tmp_path: Path) -> None:
     assert read_memory(tmp_path)[0] - before >= 90 * MIB
 
 
-def test_of_a_container_the_cache_of_files_is_not_counted(tmp_path: Path) -> None:
-    own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-    folder = tmp_path / own
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "memory.max").write_text(f"{4096 * MIB}\n")
-    (folder / "memory.current").write_text(f"{1000 * MIB}\n")
+@pytest.mark.parametrize(
+    ("own", "group", "limit_file", "used_file", "unlimited"),
+    [
+        ("0::/pod", "pod", "memory.max", "memory.current", "max"),
+        ("0::/pod", "", "memory.max", "memory.current", "max"),
+        (
+            "4:memory:/pod\n0::/",
+            "memory/pod",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "9223372036854771712",
+        ),
+        (
+            "4:memory:/pod\n0::/",
+            "memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "9223372036854771712",
+        ),
+    ],
+    ids=["version 2", "version 2, as the root", "version 1", "version 1, as the root"],
+)
+def test_of_a_container_the_cache_of_files_is_not_counted(
+    tmp_path: Path, own: str, group: str, limit_file: str, used_file: str, unlimited: str
+) -> None:
+    cgroups, which = tmp_path / "groups", tmp_path / "own"
+    which.write_text(f"{own}\n")
+    folder = cgroups / group
+    folder.mkdir(parents=True)
+    (folder / limit_file).write_text(f"{4096 * MIB}\n")
+    (folder / used_file).write_text(f"{1000 * MIB}\n")
     stat = f"anon 5\ninactive_file {300 * MIB}\nactive_file {100 * MIB}\n"
     (folder / "memory.stat").write_text(stat)
-    assert read_memory(tmp_path) == (600 * MIB, 4096 * MIB)
-    (folder / "memory.max").write_text("max\n")
-    assert read_memory(tmp_path)[1] is None
+    assert read_memory(cgroups, which) == (600 * MIB, 4096 * MIB)
+    (folder / limit_file).write_text(f"{unlimited}\n")
+    assert read_memory(cgroups, which)[1] is None
 
 
 def test_steady_growth_is_found() -> None:

@@ -1,8 +1,11 @@
-"""A checkpoint's files on this machine, each verified while it is downloaded.
+"""A checkpoint's files in memory or on disk, each verified while it is downloaded.
 
 All ranks together read every file before anything is restored, so a damaged one is found before
 training code sees it. What the ranks of a pod restore is read from the bucket once: files that all
 ranks need are downloaded by one of them, and the others map the same files.
+
+Where the pod has memory for them, they are files of memory (`memfd_create`): a node's disk is often
+slower than the bucket, and the kernel frees them with the last process that has them open.
 """
 
 import contextlib
@@ -13,8 +16,11 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+import psutil
+
+from ..progress import rank_measures
 from ..store import verification
 from ..store.bucket import Bucket
 from ..store.manifest import Manifest
@@ -29,6 +35,9 @@ _FIRST = 2**17
 """Bytes that are read first of a file whose header is wanted: most headers are shorter."""
 _FILES_AT_ONCE = 4
 """Files downloaded at once; each is read with a few requests ahead of its own."""
+_MEMORY = 2.5
+"""How many times its files a pod has to have free to keep them in memory: training makes the same
+state again beside them, and more."""
 _RANDOM = re.compile(r"random-([0-9]{1,7})\.pt")
 _OF_ONE_RANK = re.compile(rf"{_RANDOM.pattern}|rank-([0-9]{{1,7}})\.safetensors")
 
@@ -67,6 +76,7 @@ class Fetched:
         bucket: the run's folder.
         manifest: of the checkpoint.
         retry: repeats requests to the store.
+        ranks: how many ranks of this pod download as much.
     """
 
     def __init__(
@@ -74,11 +84,13 @@ class Fetched:
         bucket: Bucket,
         manifest: Manifest,
         retry: Callable[[Callable[[], Any]], Any] = lambda request: request(),
+        ranks: int = 1,
     ) -> None:
         self._bucket, self.manifest, self._retry = bucket, manifest, retry
+        self._ranks, self._in_memory = ranks, list[BinaryIO]()
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
-        """Where they are."""
+        """Where they are; those in memory by symbolic links."""
 
     def fetch(self, share: "Share") -> str | None:
         """Download and verify what is not there yet.
@@ -91,12 +103,16 @@ class Fetched:
         """
 
         def wrong(name: str) -> str | None:
-            target = self.folder / name if name in kept else None
-            if target is not None and target.exists():
+            if name not in kept:
+                return verification.wrong_content(self._bucket, self.manifest, name)
+            target = self.folder / name
+            if target.exists():
                 return None
-            return verification.wrong_content(self._bucket, self.manifest, name, target)
+            return (self._read if fits else self._write)(name, target)
 
         kept = {*share.kept, *share.common}
+        own, common = (sum(map(self.size, names)) for names in (share.kept, share.common))
+        fits = _MEMORY * (own * self._ranks + common) <= _free_memory()
         # The largest first: then none of them is left over for the end.
         names = sorted({*kept, *share.verified}, key=lambda n: -self.manifest.files[n].size)
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
@@ -108,10 +124,13 @@ class Fetched:
         They stay when that rank ends. What is not there is downloaded when it is asked for.
         """
         for name in names:
-            path = self.folder / name
+            source, path = folder / name, self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(OSError):
-                path.hardlink_to(folder / name)
+                if source.is_symlink():
+                    self._keep(source.open("rb"), path)
+                else:
+                    path.hardlink_to(source)
 
     def names(self) -> Collection[str]:
         """Of all files of the checkpoint."""
@@ -126,7 +145,9 @@ class Fetched:
         """
         target = self.folder / name
         if not target.exists():
-            self._retry(lambda: _download(self._bucket, self.manifest, name, target))
+            why = self._retry(lambda: self._write(name, target))
+            if why is not None:
+                raise DamagedError(why)
         return target
 
     def size(self, name: str) -> int:
@@ -153,8 +174,28 @@ class Fetched:
         return bytes(first[:length])
 
     def close(self) -> None:
-        """Remove them."""
+        """Remove them; what is mapped stays until it is not."""
+        while self._in_memory:
+            self._in_memory.pop().close()
         self._temporary.cleanup()
+
+    def _write(self, name: str, target: Path) -> str | None:
+        return _download(self._bucket, self.manifest, name, target)
+
+    def _read(self, name: str, target: Path) -> str | None:
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open(os.memfd_create(target.name), "w+b"))
+            why = verification.wrong_content(self._bucket, self.manifest, name, file)
+            if why is None:
+                opened.pop_all()
+                self._keep(file, target)
+        return why
+
+    def _keep(self, file: BinaryIO, path: Path) -> None:
+        """A file of memory, by a link that other processes of this user can follow."""
+        self._in_memory.append(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
 
 
 RestoredFiles = LocalFiles | Fetched
@@ -192,17 +233,33 @@ def download(bucket: Bucket, manifest: Manifest, target: Path) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name in manifest.files:
-            _download(bucket, manifest, name, part / name)
+            why = _download(bucket, manifest, name, part / name)
+            if why is not None:
+                raise DamagedError(why)
         part.chmod(0o777 & ~_umask())  # mkdtemp's own is for this user alone
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> None:
-    why = verification.wrong_content(bucket, manifest, name, target)
-    if why is not None:
-        raise DamagedError(why)
+def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> str | None:
+    """Write a file if it is as committed; else a sentence."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    with part.open("wb") as file:
+        why = verification.wrong_content(bucket, manifest, name, file)
+    if why is None:
+        part.rename(target)
+    return why
+
+
+def _free_memory() -> float:
+    """Bytes that this container may still take; 0 where there are no files of memory."""
+    if not hasattr(os, "memfd_create"):
+        return 0.0  # macOS
+    used, limit = rank_measures.read_memory()
+    free = psutil.virtual_memory().available
+    return float(free if limit is None else min(free, limit - used))
 
 
 def _header_of(path: Path) -> bytes:

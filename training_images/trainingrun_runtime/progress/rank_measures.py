@@ -151,6 +151,8 @@ def traffic_bytes(table: Path = Path("/proc/net/dev")) -> int:
 
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_MOST_LIMIT = 2**60
+"""Bytes; version 1 says a larger number where there is no limit."""
 _SAMPLES = 60
 """Measurements that count; at one in 10 s those of ten minutes."""
 _LEAST_S = 180.0
@@ -178,23 +180,26 @@ class MemoryUse:
         return max(self.limit - self.used, 0) / self.per_hour
 
 
-def read_memory(cgroups: Path = _CGROUPS) -> tuple[int, int | None]:
+def read_memory(
+    cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")
+) -> tuple[int, int | None]:
     """Bytes in use now, and the limit if there is one.
 
     Args:
-        cgroups: where version 2 of the kernel's control groups is mounted.
+        cgroups: where the kernel's control groups are mounted, of version 1 or 2.
+        own: which of them this process is in.
     """
-    try:
-        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-        folder = cgroups / own
-        limit = (folder / "memory.max").read_text().strip()
-        if limit != "max":
-            lines = (folder / "memory.stat").read_text().splitlines()
+    for group in _memory_groups(cgroups, own):
+        with suppress(OSError, KeyError, ValueError):
+            one = (group / "memory.limit_in_bytes").exists()
+            limit = (group / ("memory.limit_in_bytes" if one else "memory.max")).read_text()
+            if limit.strip() == "max" or int(limit) > _MOST_LIMIT:
+                break
+            used = int((group / ("memory.usage_in_bytes" if one else "memory.current")).read_text())
+            lines = (group / "memory.stat").read_text().splitlines()
             parts = dict(line.split() for line in lines)
             cached = int(parts["inactive_file"]) + int(parts["active_file"])
-            return max(int((folder / "memory.current").read_text()) - cached, 0), int(limit)
-    except (OSError, KeyError, ValueError):
-        pass  # no such control group, as in version 1
+            return max(used - cached, 0), int(limit)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE"), None
 
@@ -204,8 +209,20 @@ def read_oom_kills(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup
 
     Args:
         cgroups: where the kernel's control groups are mounted, of version 1 or 2.
-        own: which of them this process is in. A container may see it by its name on the node, or
-            have its own one mounted as the root.
+        own: which of them this process is in.
+    """
+    for group in _memory_groups(cgroups, own):
+        for file in (group / "memory.oom_control", group / "memory.events"):
+            with suppress(OSError, ValueError, KeyError):
+                counters = dict(line.split() for line in file.read_text().splitlines())
+                return int(counters["oom_kill"])
+    return None
+
+
+def _memory_groups(cgroups: Path, own: Path) -> list[Path]:
+    """Where the control group of this container may be.
+
+    It sees it by its name on the node, or has its own one mounted as the root.
     """
     names = {}
     with suppress(OSError):
@@ -213,16 +230,7 @@ def read_oom_kills(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup
             _, controllers, name = line.split(":", 2)
             names[controllers] = name.lstrip("/")
     first, second = cgroups / "memory", cgroups
-    for file in (
-        first / names.get("memory", "") / "memory.oom_control",
-        first / "memory.oom_control",
-        second / names.get("", "") / "memory.events",
-        second / "memory.events",
-    ):
-        with suppress(OSError, ValueError, KeyError):
-            counters = dict(line.split() for line in file.read_text().splitlines())
-            return int(counters["oom_kill"])
-    return None
+    return [first / names.get("memory", ""), first, second / names.get("", ""), second]
 
 
 class MemoryGrowth:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
@@ -126,7 +125,7 @@ def wrong_content(
     bucket: Bucket,
     manifest: Manifest,
     name: str,
-    target: Path | None = None,
+    copy: BinaryIO | None = None,
 ) -> str | None:
     """Read a file of a checkpoint and compare its SHA-256.
 
@@ -134,22 +133,14 @@ def wrong_content(
         bucket: The run's folder.
         manifest: What it must be.
         name: Of the file.
-        target: Where the file is written to, if it is intact.
+        copy: An open file that gets the content too, intact or not.
 
     Returns:
         None if it is intact, else a sentence.
     """
     key, wanted = f"{manifest.path}/{name}", manifest.files[name].sha256
     try:
-        if target is None:
-            found = _digest(bucket, key, None)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part = target.with_name(f"{target.name}.part")
-            with part.open("wb") as file:
-                found = _digest(bucket, key, file)
-            if found == wanted:
-                part.rename(target)
+        found = _digest(bucket, key, copy)
     except AbsentError:
         return f"{key} is missing"
     if found == wanted:

@@ -57,7 +57,7 @@ def agree(
     Raises:
         NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
     """
-    disk = _temporary_folder()
+    disk, in_pod = _temporary_folder(), ray.train.get_context().get_local_world_size()
     uri, refused = "", dict[str, str]()
     for _ in range(MOST_TRIED):
         chosen: Any = None
@@ -72,7 +72,7 @@ def agree(
         if document is None:
             return Chosen(None, False, own, skipped)
         manifest = Manifest.model_validate(document)
-        fetched, uri = Fetched(bucket, manifest, retry), bucket.uri(manifest.key)
+        fetched, uri = Fetched(bucket, manifest, retry, in_pod), bucket.uri(manifest.key)
         mine = str(fetched.folder)
         shared = ray.get(coordinator.restore_folder.remote(search, disk, mine))
         share = share_of(manifest.files, rank, world_size, manifest.world_size)
