@@ -47,8 +47,11 @@ def test_ranks_restore_what_other_ranks_have_saved(ray: LocalRay, tmp_path: Path
 
     newest = manifest.committed(run.bucket)[-1]
     # Rank 2 is in another pod than rank 0.
-    assert {name for name in newest.files if "state" in name} == {"state.pt", "state-2.pt"}
-    sizes = [newest.files[name].size for name in ("state.pt", "state-2.pt")]
+    assert {name for name in newest.files if "state" in name} == {
+        "state-0.safetensors",
+        "state-2.safetensors",
+    }
+    sizes = [newest.files[name].size for name in ("state-0.safetensors", "state-2.safetensors")]
     assert max(sizes) < 1.3 * min(sizes)
     model = a_model()
     results.load(run.bucket.root, model)
