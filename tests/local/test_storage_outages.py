@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.dies_in_a_step import DIES_AT
+from support.disturbed_runs import Disturbed
 from support.local_runs import OUTAGE_S, Run
 from support.s3 import CREDENTIALS, S3Server
 from trainingrun.local.ray_nodes import LocalRay
@@ -18,6 +20,7 @@ from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Progress, RecordKind, RunState
 from trainingrun_runtime.store import manifest, run_result, verification
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.survivors.survivors import SAVE_S
 
 pytestmark = pytest.mark.slow
 
@@ -158,6 +161,34 @@ def test_a_worker_lost_while_a_commit_waits_costs_only_time(
     assert stuck.checkpoint is not None
     assert restored[-1] is not None
     assert restored[-1] > stuck.checkpoint.step, went_on.records
+
+
+def test_a_rank_killed_in_a_long_outage_costs_no_step(
+    ray: LocalRay, store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other rank holds the last step until the store answers, for longer than it may save."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    config = {"seed": 1, "norm": False}
+
+    def a_disturbed(name: str, **more: Any) -> Disturbed:
+        bucket = Bucket.open(f"s3://runs/{name}", store.url, "us-east-1")
+        return Disturbed(ray, tmp_path / name, {**config, **more}, bucket=bucket)
+
+    undisturbed = a_disturbed("undisturbed", undisturbed=True)
+    assert undisturbed.drive() == 0, undisturbed.log()
+    run = a_disturbed("disturbed", signals={"1": "SIGSTOP"})
+    run.start()
+    stopped = run.wait_until_stopped(1)
+    store.stop()
+    os.kill(stopped, signal.SIGKILL)
+    lost = run.wait_until(waits_for_storage)
+    run.wait_until(lambda progress: progress.time >= lost.time + SAVE_S + 10)
+    store.start()
+    assert run.wait() == 0, run.log()
+    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
+    assert run.progress().seconds.lost_work == 0
+    assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
 
 
 def test_a_suspend_without_a_store_ends_with_the_checkpoint_committed(

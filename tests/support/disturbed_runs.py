@@ -6,6 +6,7 @@ from typing import Any
 from support.local_runs import Run
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
+from trainingrun_runtime.store.bucket import Bucket
 
 
 class Disturbed(Run):
@@ -18,11 +19,12 @@ class Disturbed(Run):
         config: dict[str, Any],
         function: str = "dies_in_a_step:train",
         workers: int = 2,
+        bucket: Bucket | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir()
         config = {"folder": str(folder), **config}
-        super().__init__(ray, folder, f"support.{function}", config, workers=workers)
+        super().__init__(ray, folder, f"support.{function}", config, bucket, workers=workers)
 
     def steps(self) -> list[int]:
         """The steps that rank 0 has done, in their order."""

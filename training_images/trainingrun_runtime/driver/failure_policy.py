@@ -21,8 +21,10 @@ from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, Record
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
 from ..ray_internals import nodes
 from ..ray_internals.training import FailureDecision, FailurePolicy
+from ..store import manifest
 from ..store.bucket import Bucket
 from ..store.kept_output import Source
+from ..store.storage_errors import StorageError
 from ..store.storage_retry import limit_s
 from ..survivors import survivors
 from . import failure_rules, last_lines
@@ -149,7 +151,14 @@ class AttemptPolicy(FailurePolicy):
             return
         self._saved = failure
         if not failure.saved:  # a drain may end before the ranks have saved, too
-            survivors.save_last_step(self._coordinator, failure.lost)
+            survivors.save_last_step(self._coordinator, failure.lost, self._store_answers)
+
+    def _store_answers(self) -> bool:
+        try:
+            self._bucket.has_folder(manifest.FOLDER)
+        except StorageError as error:
+            return error.lasting
+        return True
 
     def _wait_for_another_pod(self, failure: ClassifiedFailure) -> None:
         """Wait until the operator has deleted the failed rank's pod, or does not for long."""

@@ -9,7 +9,7 @@ the next worker group begins from the last checkpoint.
 import itertools
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,36 +32,44 @@ FIRST_OFFER_S = 10.0
 """Seconds for the first answer: a rank whose machine is busy may need some."""
 OFFER_S = 2.0
 """Seconds for the others' answers after it; a rank on the same lost node gives none."""
-UPLOAD_S = 20.0
-"""Seconds after which a rank repeats no request that the store has not taken. One that is under way
-is not ended: `Bucket` limits it, and Ray's controller waits for no longer than `SAVE_S`."""
 SAVE_S = 30.0
-"""Seconds that saving may take in all."""
+"""Seconds that saving may take in all, while the store answers the head."""
+AWAY_S = 3600.0
+"""Seconds for which a step is held while the store answers nobody. The next worker group could
+restore nothing meanwhile, so the wait costs no time, and no step."""
+CHECK_S = 2.0
+"""Seconds between requests by which the head knows whether the store answers."""
 
 
 class NotHeld(Exception):
     """The ranks that are left do not hold the last step whole; a sentence says why."""
 
 
-def save_last_step(coordinator: Any, lost: Collection[int]) -> None:
+def save_last_step(
+    coordinator: Any, lost: Collection[int], store_answers: Callable[[], bool]
+) -> None:
     """Ray's controller: have the last step saved, if the ranks that are left have all of it.
 
-    Never raises, and takes a minute at most. Costs two calls where no rank notes its steps. Where
-    the step is not saved, the coordinator has the reason, for the record of what is done again.
+    Never raises, and takes a minute at most; `AWAY_S` more while the store answers nobody. Costs
+    two calls where no rank notes its steps. Where the step is not saved, the coordinator has the
+    reason, for the record of what is done again.
 
     Args:
         coordinator: handle of the `Coordinator` actor.
         lost: the ranks that are known to be lost.
+        store_answers: whether the store answers this process.
     """
     try:
-        _save_last_step(coordinator, lost)
+        _save_last_step(coordinator, lost, store_answers)
     except Exception as error:
         reason = _why(error)
         log.warning("the last step was not saved, so the last checkpoint is used: %s", reason)
         coordinator.not_saved_alone.remote(reason)
 
 
-def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
+def _save_last_step(
+    coordinator: Any, lost: Collection[int], store_answers: Callable[[], bool]
+) -> None:
     group: Survivors = ray.get(coordinator.survivors.remote(), timeout=CALL_S)
     if not group.actors:
         raise NotHeld(f"no rank notes its steps: {group.without_notes}")
@@ -82,7 +90,7 @@ def _save_last_step(coordinator: Any, lost: Collection[int]) -> None:
     if len({offer.fingerprint for offer in offers.values()}) > 1:
         raise NotHeld(f"{in_words(offers)} hold different states of step {newest}")
     parts = holders(offers)
-    upload, ranks = _save(group.actors, parts, newest)
+    upload, ranks = _save(group.actors, parts, newest, store_answers)
     ray.get(coordinator.saved_alone.remote(upload, ranks), timeout=CALL_S)
 
 
@@ -105,16 +113,18 @@ def holders(offers: Mapping[int, "Offer"]) -> list[list[int]]:
 
 
 def _save(
-    actors: Mapping[int, bytes], parts: Sequence[Sequence[int]], step: int
+    actors: Mapping[int, bytes],
+    parts: Sequence[Sequence[int]],
+    step: int,
+    store_answers: Callable[[], bool],
 ) -> tuple[UploadedCheckpoint, tuple[int, ...]]:
     """Have one rank save each part of the step; the checkpoint, and these ranks.
 
     Where one of them fails, since it may be lost meanwhile, all begin anew, in another folder.
     """
-    began = time.monotonic()
+    began, left = time.monotonic(), SAVE_S
     failed: set[int] = set()
     for trial in itertools.count(1):
-        left = SAVE_S - (time.monotonic() - began)
         if left <= 0:
             raise TimeoutError(f"step {step} was not saved within {SAVE_S:.0f} s")
         candidates = [[rank for rank in ranks if rank not in failed] for ranks in parts]
@@ -125,7 +135,7 @@ def _save(
             rank: training.call_beside(actors[rank], save, step, trial, rank == ranks[0])
             for rank in ranks
         }
-        ray.wait(list(calls.values()), num_returns=len(calls), timeout=left)
+        left = _until_saved(list(calls.values()), left, store_answers)
         uploads = {}
         for rank, call in calls.items():
             try:
@@ -138,6 +148,21 @@ def _save(
             log.info("%s saved step %d in %.1f s", in_words(ranks), step, seconds)
             return replace(uploads[ranks[0]], ranks=tuple(ranks)), tuple(ranks)
     raise NotHeld(f"no rank is left that could save step {step}")
+
+
+def _until_saved(calls: list[Any], left: float, store_answers: Callable[[], bool]) -> float:
+    """Wait for these calls, and for `left` seconds in which the store answers; what is left then.
+
+    A rank alone that cannot reach the store keeps the others from their last checkpoint no longer
+    than one that is slow.
+    """
+    until = time.monotonic() + AWAY_S
+    while calls and left > 0 and time.monotonic() < until:
+        began = time.monotonic()
+        _, calls = ray.wait(calls, num_returns=len(calls), timeout=min(left, CHECK_S))
+        if not calls or store_answers():
+            left -= time.monotonic() - began
+    return left
 
 
 def _offers(asked: dict[Any, int]) -> tuple[dict[int, "Offer"], dict[int, str]]:
@@ -216,7 +241,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
 
     Raises:
         NotWhole: this rank has it no longer.
-        TimeoutError: the store does not take it in time.
+        TimeoutError: the store has not answered for `AWAY_S`.
     """
     from ..checkpoints import snapshot
     from ..checkpoints.upload import upload
@@ -234,11 +259,11 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
         notes = {name: state.notes for name, state in taken.items()}
         files |= snapshot.shared(trees, notes, noted.position, worker.world_size)
     snapshot.require_readable(files)
-    deadline = time.monotonic() + UPLOAD_S
+    deadline = time.monotonic() + AWAY_S
 
     def wait(seconds: float) -> None:
         if time.monotonic() + seconds > deadline:
-            raise TimeoutError(f"the store did not take the checkpoint within {UPLOAD_S:.0f} s")
+            raise TimeoutError(f"the store did not take the checkpoint within {AWAY_S:.0f} s")
         time.sleep(seconds)
 
     retry = StorageRetry(report_to(worker.coordinator, f"rank {worker.rank}"), wait)
