@@ -19,7 +19,7 @@ TABLES = {
 
 
 def test_every_row_says_whether_it_was_tried_and_then_when() -> None:
-    assert set(TABLES) == {"Kubernetes", "KubeRay", "Ray", "PyTorch", "Python"}
+    assert set(TABLES) == {"Kubernetes", "KubeRay", "Kueue", "Ray", "PyTorch", "Python"}
     for table in TABLES.values():
         for version, status, rest in table.values():
             assert status in {"tried", "failed", "rendered only", "resolves only", "not tried"}
