@@ -93,7 +93,7 @@ class Queue:
     def suspended(self, name: str) -> bool:
         """Whether Kueue, which alone changes that, keeps the first attempt waiting."""
         job = self._server.get(RAY_API, "RayJob", f"{name}-1", self._namespace)
-        return bool(job["spec"]["suspend"])
+        return bool(job["spec"].get("suspend"))
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         """The run's."""
@@ -201,8 +201,8 @@ async def test_what_a_higher_priority_takes_is_one_preemption_and_comes_back(que
 
     queue.submit("higher", priority="high")
     await eventually(queue.collected(lambda: queue.runs("higher")), "the higher is not admitted")
-    await eventually(lambda: queue.suspended("lower"))
-    assert queue.pods("lower") == []
+    assert queue.suspended("lower")
+    await eventually(queue.collected(lambda: not queue.pods("lower")), "the lower keeps pods")
     await eventually(lambda: NO_QUOTA in queue.waiting("lower").get("message", ""))
     assert queue.status("lower")["disruptions"]["preemptions"] == 1
 
