@@ -142,19 +142,16 @@ class Queue:
 
     def _delete(self, item: dict[str, Any]) -> None:
         try:
-            self._server.request("DELETE", item["path"] + "?gracePeriodSeconds=0")
+            self._server.request("DELETE", self._server.path(item) + "?gracePeriodSeconds=0")
         except ApiError as error:
             if error.code != 404:
                 raise
 
     def _items(self, root: str, plural: str) -> list[dict[str, Any]]:
         path = f"{root}/namespaces/{self._namespace}/{plural}"
-        kinds = {"pods": "Pod", "rayclusters": "RayCluster", "rayjobs": "RayJob"}
-        names = {"apiVersion": root.partition("/apis/")[2] or "v1", "kind": kinds.get(plural)}
-        return [
-            names | one | {"path": f"{path}/{one['metadata']['name']}"}
-            for one in self._server.request("GET", path)["items"]
-        ]
+        found = self._server.request("GET", path)
+        names = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
+        return [names | one for one in found["items"]]
 
 
 @pytest.fixture
