@@ -172,7 +172,7 @@ async def test_a_run_within_the_quota_is_admitted_and_its_pods_are_made(queue: Q
 
 
 async def test_one_beyond_it_says_in_kueues_words_what_it_waits_for_until_there_is_room(
-    queue: Queue,
+    queue: Queue, apiserver: ApiServer, namespace: str
 ):
     queue.submit("first")
     await eventually(lambda: queue.runs("first"), "a pod is missing")
@@ -182,6 +182,8 @@ async def test_one_beyond_it_says_in_kueues_words_what_it_waits_for_until_there_
     assert (waiting["status"], waiting["reason"]) == ("True", "Queued")
     assert waiting["message"].startswith("Kueue has not admitted RayJob second-1 to queue team-a: ")
     assert (queue.suspended("second"), queue.pods("second")) == (True, [])
+    job = apiserver.get(RAY_API, "RayJob", "second-1", namespace)
+    assert job["metadata"]["generation"] == 1, "it did not begin suspended: Kueue changed it"
 
     queue.suspend("first")
     await eventually(queue.collected(lambda: queue.runs("second")), "the second is not admitted")
