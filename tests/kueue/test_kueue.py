@@ -182,8 +182,10 @@ async def test_one_beyond_it_says_in_kueues_words_what_it_waits_for_until_there_
     assert (waiting["status"], waiting["reason"]) == ("True", "Queued")
     assert waiting["message"].startswith("Kueue has not admitted RayJob second-1 to queue team-a: ")
     assert (queue.suspended("second"), queue.pods("second")) == (True, [])
-    job = apiserver.get(RAY_API, "RayJob", "second-1", namespace)
-    assert job["metadata"]["generation"] == 1, "it did not begin suspended: Kueue changed it"
+    events = apiserver.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+    known = {(one["involvedObject"]["name"], one["reason"]) for one in events}
+    assert ("first-1", "Started") in known
+    assert ("second-1", "Stopped") not in known, "it did not begin suspended"
 
     queue.suspend("first")
     await eventually(queue.collected(lambda: queue.runs("second")), "the second is not admitted")
