@@ -4,6 +4,7 @@
 # make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
 # make test-kubernetes  the operator on another API server (KUBERNETES=1.37.2); writes docs/compatibility.md
 # make test-kuberay  what touches KubeRay, on another version of it (KUBERAY=1.7.0); writes docs/compatibility.md
+# make test-kueue  queues, quota and preemption with Kueue's own controller (KUEUE=0.17.0); writes docs/compatibility.md
 # make test-pythons  whether the locked packages have wheels for each Python; writes docs/compatibility.md
 # make test-slow the tests on a real Ray that make test leaves out
 # make test-browser  the page of a run in a real Chromium
@@ -40,7 +41,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-stores test-kubernetes test-kuberay test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-stores test-kubernetes test-kuberay test-kueue test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -66,7 +67,7 @@ cluster: venv
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
-	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/stores \
+	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue --ignore=tests/stores \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
@@ -108,6 +109,11 @@ KUBERAY ?= 1.6.0
 test-kuberay: venv
 	KUBERAY_VERSION='$(KUBERAY)' $(COMPATIBILITY) KubeRay '$(KUBERAY)' 'make test-kuberay KUBERAY=$(KUBERAY)' \
 	  $(or $(TESTS),tests/kuberay tests/apiserver/test_rendered.py tests/apiserver/test_cluster_kuberay.py)
+
+# Kueue is compiled from its Go module, once; KubeRay is had as above.
+KUEUE ?= 0.17.0
+test-kueue: venv
+	KUEUE_VERSION='$(KUEUE)' $(COMPATIBILITY) Kueue '$(KUEUE)' 'make test-kueue KUEUE=$(KUEUE)' $(or $(TESTS),tests/kueue)
 
 # The lock's own Python is the one that everything runs on.
 PYTHONS ?= 3.12 3.13 3.14

@@ -28,6 +28,9 @@ def make(folder: Path, *requirements: str) -> Path:
     # After the environment's own packages, so that its Ray comes first; as a site's folder, so that
     # what is installed there in editable form is found as well.
     (site / "development.pth").write_text(f"import site; site.addsitedir({json.dumps(here)})\n")
+    # The runtime looks for it beside its interpreter.
+    spy = Path(sysconfig.get_path("scripts")) / "py-spy"
+    python.with_name("py-spy").symlink_to(spy.absolute())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--target", str(site), *requirements], check=True)
     return python

@@ -30,6 +30,8 @@ AT_MOST: dict[str, list[Any]] = {
     "quantity": ["9223372036854775807", "1e99", "+.5", "0.1n", 4],
     "date-time": ["2026-01-31T12:00:00Z"],
 }
+GONE = {"ClaimSource", "PodResourceClaim.source"}
+"""Of Kubernetes 1.30 alone, for a gate that it has off: 1.31 put what it held one level up."""
 SHOWN = {"[]": "[0]", "{}": ".key"}
 
 
@@ -141,6 +143,7 @@ def test_the_schema_has_what_the_api_server_serves(apiserver: ApiServer):
         for kind, fields in served["types"].items()
         for field, holds in fields.items()
         if not _same(ours["types"].get(kind, {}).get(field), holds)
+        and not GONE & {kind, f"{kind}.{field}"}
     ]
     assert different == []
     assert {

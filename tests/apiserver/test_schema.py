@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import MERGE, ApiError, ApiServer
+from support.apiserver import MERGE, ApiError, ApiServer, said
 from support.constraints import MINIMAL, minimal_run
 from trainingrun.api.parse import parse
 from trainingrun.api.status import Condition, RunStatus
@@ -55,8 +55,9 @@ def test_an_unknown_field_is_refused_by_name(apiserver: ApiServer, namespace: st
 
 def test_a_repeated_environment_variable_is_named(apiserver: ApiServer, namespace: str):
     twice = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-    with pytest.raises(ApiError, match=r'spec.training.env\[1\]: Duplicate value: {"name":"A"}'):
+    with pytest.raises(ApiError) as refused:
         apiserver.create(minimal_run(namespace, training={"function": "a:b", "env": twice}))
+    assert 'spec.training.env[1]: Duplicate value: {"name":"A"}' in said(refused.value)
 
 
 def test_credentials_in_a_url_are_refused_without_being_repeated(
@@ -75,6 +76,7 @@ def test_the_status_is_a_subresource_that_users_do_not_write(apiserver: ApiServe
 
 
 def test_runs_can_be_listed_by_suspend_and_by_phase(apiserver: ApiServer, namespace: str):
+    """From Kubernetes 1.31 on, see docs/gitops.md."""
     created = apiserver.create(minimal_run(namespace))
     other = minimal_run(namespace, suspend=True)
     other["metadata"]["name"] = "other"
@@ -86,6 +88,10 @@ def test_runs_can_be_listed_by_suspend_and_by_phase(apiserver: ApiServer, namesp
         ("status.phase=Running", ["digits"]),
     ):
         path = f"{apiserver.path(other, '')}?fieldSelector={selector}"
+        if apiserver.minor < 31:
+            with pytest.raises(ApiError, match="field label not supported"):
+                apiserver.request("GET", path)
+            continue
         found = apiserver.request("GET", path)["items"]
         assert [one["metadata"]["name"] for one in found] == names, selector
 

@@ -1,6 +1,5 @@
 """KubeRay's own operator makes the pods of what is rendered: on an API server without kubelets."""
 
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 import yaml
 
 from support.apiserver import ApiServer
-from support.binaries import kuberay_crds, kuberay_operator
 from support.goldens import GOLDEN
+from support.neighbors import running_kuberay
 from support.operators import RAY_API
 
 FILES = sorted(GOLDEN.glob("*.yaml"))
@@ -21,23 +20,10 @@ PATIENCE_S = 120
 @pytest.fixture(scope="module")
 def operator_log(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What KubeRay's operator, which runs meanwhile, writes."""
-    for file in sorted(kuberay_crds()[0].parent.glob("ray.io_*.yaml")):
-        apiserver.install_crd(file.read_text())
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 100}
     apiserver.apply({**priority, "metadata": {"name": "research"}})
-    log = tmp_path_factory.mktemp("kuberay") / "log"
-    command = [
-        str(kuberay_operator()),
-        f"--kubeconfig={apiserver.kubeconfig}",
-        "--enable-leader-election=false",
-        "--metrics-addr=0",
-        "--health-probe-bind-address=0",
-    ]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as runs:
+    with running_kuberay(apiserver, tmp_path_factory.mktemp("kuberay")) as log:
         yield log
-        ended = runs.poll()
-        runs.terminate()
-    assert ended is None, log.read_text()[-3000:]
 
 
 def items(apiserver: ApiServer, path: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import itertools
 import json
+import re
 import secrets
 import ssl
 import subprocess
@@ -39,6 +40,12 @@ class ApiError(Exception):
         self.code = code
 
 
+def said(error: ApiError) -> str:
+    """Its text; of an older API server in the words that Kubernetes has had since 1.34."""
+    text = re.sub(r"may not be longer than (\d+)", r"may not be more than \1 bytes", str(error))
+    return text.replace("map[string]interface {}{", "{")
+
+
 class ApiServer:
     """A running API server and its administrator.
 
@@ -56,6 +63,11 @@ class ApiServer:
         self._resources: dict[str, list[dict[str, Any]]] = {}
         self._names = itertools.count(1)
         self._tls: ssl.SSLContext | None = None
+
+    @property
+    def minor(self) -> int:
+        """Of its version: 34 of Kubernetes 1.34."""
+        return int(self.request("GET", "/version")["minor"].rstrip("+"))
 
     def request(
         self,

@@ -1,6 +1,7 @@
-"""Finds etcd, kube-apiserver and KubeRay's CRDs, wherever this machine can get them from.
+"""Finds etcd, kube-apiserver, KubeRay and Kueue, wherever this machine can get them from.
 
-$KUBERNETES_VERSION and $KUBERAY_VERSION name other versions than the usual ones, such as 1.30.14.
+$KUBERNETES_VERSION, $KUBERAY_VERSION and $KUEUE_VERSION name other versions than the usual ones,
+such as 1.30.14.
 """
 
 import fcntl
@@ -14,8 +15,11 @@ KUBERNETES_SERIES = "1.34.x"
 KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
 KUBERAY_VERSION = "1.6.0"
 KUBERAY_PLURALS = ("rayclusters", "rayjobs")
+KUEUE_MODULE = "sigs.k8s.io/kueue"
+KUEUE_VERSION = "0.17.0"
 CACHE = Path.home() / ".cache" / "trainingrun-envtest"
 BUILD_SCRIPT = Path(__file__).with_name("build_apiserver.sh")
+KUEUE_SCRIPT = Path(__file__).with_name("build_kueue.sh")
 NAMES = ("etcd", "kube-apiserver")
 
 
@@ -43,8 +47,7 @@ def kuberay_crds() -> list[Path]:
         if not shutil.which("go"):
             raise Unavailable("no KubeRay CRDs: KUBERAY_CRDS is not set, and there is no Go")
         version = os.environ.get("KUBERAY_VERSION", KUBERAY_VERSION)
-        done = _run(["go", "mod", "download", "-json", f"{KUBERAY_MODULE}@v{version}"], cwd="/")
-        folder = str(Path(json.loads(done)["Dir"]) / "config" / "crd" / "bases")
+        folder = str(_module(KUBERAY_MODULE, version) / "config" / "crd" / "bases")
     files = [Path(folder) / f"ray.io_{plural}.yaml" for plural in KUBERAY_PLURALS]
     if missing := [file for file in files if not file.is_file()]:
         raise Unavailable(f"no KubeRay CRDs: there is no {missing[0]}")
@@ -61,6 +64,27 @@ def kuberay_operator() -> Path:
             "kuberay-operator is neither in KUBEBUILDER_ASSETS nor on PATH"
         )
     return Path(found)
+
+
+def kueue_crds() -> list[Path]:
+    """The files of Kueue's CRDs, from its Go module."""
+    if not shutil.which("go"):
+        raise Unavailable("no CRDs of Kueue: there is no Go")
+    module = _module(KUEUE_MODULE, os.environ.get("KUEUE_VERSION", KUEUE_VERSION))
+    return sorted((module / "config" / "components" / "crd" / "bases").glob("*.yaml"))
+
+
+def kueue_controller() -> Path:
+    """Kueue's own controller, compiled from its Go module; it takes some minutes, once."""
+    version = os.environ.get("KUEUE_VERSION", KUEUE_VERSION)
+    folder = CACHE / f"kueue-{version}"
+    if not shutil.which("go"):
+        raise Unavailable(f"no controller of Kueue {version}: there is no Go to compile it with")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes of pytest one compiles
+        _run([str(KUEUE_SCRIPT), str(folder), version])
+    return folder / "kueue"
 
 
 def _in_folder(folder: str | Path | None) -> dict[str, Path] | None:
@@ -112,6 +136,12 @@ def _of_version(version: str) -> dict[str, Path]:
         f"no kube-apiserver {version}: there is neither setup-envtest nor Go to get it with, and "
         f"none in {CACHE / version}"
     )
+
+
+def _module(name: str, version: str) -> Path:
+    """The folder of a Go module."""
+    done = _run(["go", "mod", "download", "-json", f"{name}@v{version}"], cwd="/")
+    return Path(json.loads(done)["Dir"])
 
 
 def _run(command: list[str], cwd: str | None = None) -> str:

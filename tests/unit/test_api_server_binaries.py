@@ -92,3 +92,17 @@ def test_a_tool_that_fails_is_named_with_its_output(bare_machine: Path):
     tool(bare_machine, "setup-envtest", "echo no route to host >&2; exit 1")
     with pytest.raises(binaries.Unavailable, match=r"setup-envtest use .*: no route to host"):
         binaries.apiserver_binaries()
+
+
+def test_kueue_is_compiled_into_a_folder_of_its_own(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(binaries.Unavailable, match="there is no Go"):
+        binaries.kueue_controller()
+    tool(bare_machine, "go")
+    monkeypatch.setenv("PATH", f"{bare_machine}:/usr/bin:/bin")
+    monkeypatch.setenv("KUEUE_VERSION", "0.16.1")
+    monkeypatch.setattr(binaries, "KUEUE_SCRIPT", tool(bare_machine, "build", "touch $1/asked-$2"))
+    found = binaries.kueue_controller()
+    assert found == bare_machine / "cache" / "kueue-0.16.1" / "kueue"
+    assert (found.parent / "asked-0.16.1").exists()
