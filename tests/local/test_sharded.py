@@ -158,7 +158,7 @@ def test_it_trains_on_where_it_was_restored(fsdp: Callable[..., Run], undisturbe
     assert sharded.metrics()["loss"] < 2
 
 
-def test_ranks_of_one_pod_have_one_download(four: LocalRay, tmp_path: Path) -> None:
+def test_ranks_of_one_machine_have_one_download(four: LocalRay, tmp_path: Path) -> None:
     def a_run(name: str) -> Run:
         (tmp_path / name).mkdir()
         config = {"notes": str(tmp_path), "steps": 10}
@@ -170,4 +170,4 @@ def test_ranks_of_one_pod_have_one_download(four: LocalRay, tmp_path: Path) -> N
     run.contract = run.contract.model_copy(update={"restore_from": wanted})
     assert run.drive() == 0, run.log()
     files = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
-    assert files[0] == files[1] != files[2] == files[3]
+    assert files[1:] == files[:-1]
