@@ -103,10 +103,11 @@ def test_a_worker_is_lost_while_the_bucket_is_unreachable(
 ):
     loses_worker = runs["loses-worker"]
     loses_worker.train_on(5, timeout=300)
-    loses_worker.measure(
+    row = loses_worker.measure(
         "(r) bucket unreachable, worker deleted", outage.began, f"for {UNREACHABLE_S} s"
     )
     loses_worker.ends_like(reference, rows)
+    assert row.lost == 0, "the worker that was left did not hold the last step"
     assert re.search(SAYS, outage.said["loses-worker"])
 
 
