@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.dies_in_a_step import DIES_AT
-from support.disturbed_runs import Disturbed
+from support.disturbed_runs import Disturbed, drain
 from support.local_runs import OUTAGE_S, Run
 from support.s3 import CREDENTIALS, S3Server
 from trainingrun.local.ray_nodes import LocalRay
@@ -188,6 +189,32 @@ def test_a_rank_killed_in_a_long_outage_costs_no_step(
     assert run.wait() == 0, run.log()
     assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
     assert run.progress().seconds.lost_work == 0
+    assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
+
+
+def test_a_node_lost_after_its_notice_in_a_long_outage_costs_no_step(
+    a_run: Callable[..., Run], ray: LocalRay, store: S3Server, tmp_path: Path
+) -> None:
+    """All ranks have begun to save a step that the store does not take."""
+    undisturbed = a_run(steps=100)
+    assert undisturbed.drive() == 0, undisturbed.log()
+    run = a_run(steps=100, step_seconds=0.1)
+    run.start()
+    run.wait_until(lambda progress: progress.step >= 10)
+    store.stop()
+    node = ray.workers[1]
+    drain(ray, node, tmp_path / "drain.log")
+    since = dict[int, float]()
+    away = run.wait_until(lambda p: p.time - since.setdefault(p.step, p.time) >= 5)
+    ray.remove(node)
+    ray.add_worker()
+    run.wait_until(lambda progress: progress.time >= away.time + SAVE_S + 15)
+    store.start()
+    assert run.wait() == 0, run.log()
+    ended = run.progress()
+    (restored,) = [r.message for r in ended.records if r.kind is RecordKind.RESTORED][1:]
+    assert re.fullmatch(r"resumed from step \d+(, which rank \d saved after the loss)?", restored)
+    assert ended.seconds.lost_work == 0
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.dies_in_a_step import DIES_AT
-from support.disturbed_runs import Disturbed
+from support.disturbed_runs import Disturbed, drain
 from support.local_runs import has_ancestor
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
@@ -192,20 +192,6 @@ def test_a_lost_rank_gets_no_other_ranks_own_state(ray: LocalRay, tmp_path: Path
     assert run.metrics()["ranks_with_their_own"] == 2
 
 
-_DRAIN = """
-import sys, time
-import ray
-from ray.core.generated import autoscaler_pb2
-
-ray.init(logging_level="ERROR")
-node = next(node["NodeID"] for node in ray.nodes() if node["NodeName"] == sys.argv[1])
-client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-client.drain_node(node, reason, "reclaimed", int(1000 * (time.time() + 2)))
-"""
-"""As `ray drain-node`, with 2 s until the node is gone."""
-
-
 def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
     a_run: Callable[..., Disturbed], weights: Callable[[bool], str], ray: LocalRay
 ) -> None:
@@ -213,8 +199,7 @@ def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
     run.start()
     pid = run.wait_until_stopped(1)
     node = next(node for node in ray.workers if has_ancestor(pid, {node.process.pid}))
-    log = run.folder / "drain.log"
-    assert ray.start_on_head(["-c", _DRAIN, node.name], {}, log).wait(60) == 0, log.read_text()
+    drain(ray, node, run.folder / "drain.log")
     run.wait_until(lambda progress: RecordKind.PREEMPTED in {r.kind for r in progress.records})
     ray.remove(node)
     ray.add_worker()

@@ -111,7 +111,8 @@ def test_a_key_that_leads_out_of_the_folder_is_never_downloaded(
     Checkpoint(f"{root}/{FOLDER}", store).to_directory(unguarded)
     assert (tmp_path / "a" / "escaped").exists(), "Ray itself follows such a key"
 
-    monkeypatch.setattr(Bucket, "pyarrow", lambda self: (store, root))
+    listed, escaping = bucket.list, Entry(f"{FOLDER}/../../escaped", len(b"anything"))
+    monkeypatch.setattr(Bucket, "list", lambda _, prefix="": [*listed(prefix), escaping])
     guarded = tmp_path / "c" / "d" / "guarded"
     assert restored(bucket, saved, guarded) == FILES
     assert not (tmp_path / "c" / "escaped").exists()

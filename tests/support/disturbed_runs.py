@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support.local_runs import Run
-from trainingrun.local.ray_nodes import LocalRay
+from trainingrun.local.ray_nodes import LocalRay, Node
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store.bucket import Bucket
 
@@ -45,3 +45,22 @@ class Disturbed(Run):
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+_DRAIN = """
+import sys, time
+import ray
+from ray.core.generated import autoscaler_pb2
+
+ray.init(logging_level="ERROR")
+node = next(node["NodeID"] for node in ray.nodes() if node["NodeName"] == sys.argv[1])
+client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+client.drain_node(node, reason, "reclaimed", int(1000 * (time.time() + 2)))
+"""
+"""As `ray drain-node`, with 2 s until the node is gone."""
+
+
+def drain(ray: LocalRay, node: Node, log: Path) -> None:
+    """Tell Ray that a node will be gone in 2 s."""
+    assert ray.start_on_head(["-c", _DRAIN, node.name], {}, log).wait(60) == 0, log.read_text()

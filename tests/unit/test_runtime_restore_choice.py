@@ -25,22 +25,24 @@ class Remote:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The only rank of a group, in this process."""
+def only_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of the only rank of a group, in this process."""
     monkeypatch.setattr(restore.ray, "get", lambda answer: answer)
     monkeypatch.setattr(restore, "broadcast_from_rank_zero", lambda value: value)
     monkeypatch.setattr(restore, "barrier", lambda: None)
-    return SimpleNamespace(
-        rank=0,
-        world_size=1,
-        bucket=Bucket.open((tmp_path / "own").as_uri()),
-        coordinator=Remote(RestoreSearch()),
-        storage_retry=lambda call: call(),
-    )
+    context = SimpleNamespace(get_local_world_size=lambda: 1)
+    monkeypatch.setattr(restore.ray.train, "get_context", lambda: context)
+    return {
+        "rank": 0,
+        "world_size": 1,
+        "own": Bucket.open((tmp_path / "own").as_uri()),
+        "coordinator": Remote(RestoreSearch()),
+        "retry": lambda call: call(),
+    }
 
 
 def test_a_run_whose_checkpoints_are_never_intact_is_given_up_in_a_sentence(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only_rank: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It trains, so that there is a newer one after each."""
     other = Bucket.open((tmp_path / "other").as_uri())
@@ -57,7 +59,9 @@ def test_a_run_whose_checkpoints_are_never_intact_is_given_up_in_a_sentence(
     monkeypatch.setattr(restore, "MOST_TRIED", 5)
     monkeypatch.setattr(restore_source, "choose", newer)
     with pytest.raises(restore_source.NothingToRestore) as ended:
-        restore.agree(worker, ContractRestore(uri=other.root, endpoint=None, region=None))
+        restore.agree(
+            **only_rank, source=ContractRestore(uri=other.root, endpoint=None, region=None)
+        )
     assert tried == [1, 2, 3, 4, 5]
     assert str(ended.value).startswith("5 checkpoints were tried and none could be restored, the")
     assert "step-0000000005-5/rank-0/state.pt has another content than was commi" in str(

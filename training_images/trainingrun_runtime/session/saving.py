@@ -120,6 +120,12 @@ class Saving:
         if self._upload is not None:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
+        self._upload = self._begin()
+        if wait:  # without a reference to the state: a rank that has an alias saves for no lost one
+            self._upload.wait()
+
+    def _begin(self) -> CheckpointUpload:
+        """Copy the state and begin to upload it."""
         began = time.monotonic()
         context = self._context
         worker, progress = context.worker, context.progress
@@ -132,7 +138,7 @@ class Saving:
             states, comparison, position, worker.rank, worker.world_size, self._staging
         )
         # The run's table has what was reported before the checkpoint is committed.
-        self._upload = CheckpointUpload(
+        upload = CheckpointUpload(
             position.step,
             files,
             worker.bucket,
@@ -142,18 +148,17 @@ class Saving:
         )
         ray.train.report(
             {**progress.rating, **progress.metrics},
-            checkpoint=Checkpoint.from_directory(self._upload.folder),
+            checkpoint=Checkpoint.from_directory(upload.folder),
             checkpoint_dir_name=f"step-{position.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            checkpoint_upload_fn=self._upload,
+            checkpoint_upload_fn=upload,
             delete_local_checkpoint_after_upload=False,
         )
         self.saved, self._saved_at = position, time.monotonic()
         self.late = False
         self.interval.cost.saved(self._saved_at - began)
         self._kept_gradients.watch()
-        if wait:
-            self._upload.wait()
+        return upload
 
     def wait_for_upload(self) -> None:
         """Return once no checkpoint is being uploaded."""
