@@ -11,7 +11,7 @@ from ray.train import Checkpoint
 
 from trainingrun_runtime.checkpoints import checkpoint_files
 from trainingrun_runtime.store import manifest
-from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.bucket import Bucket, Entry, StorageError
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.verification import newest_intact, verify
 
