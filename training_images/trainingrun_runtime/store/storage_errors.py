@@ -193,7 +193,9 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         status is None and ("HTTP error" in text or "timed out" in text or "Connect" in text)
     ):
         return UnreachableError(f"{at} cannot be reached; check storage.endpoint and the network")
-    detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", text))
+    # The address of a request may end with a signature.
+    unsigned = re.sub(r"\?\S+", "", text)
+    detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", unsigned))
     # Not a 404: a proxy gives it while the store behind it starts.
     if status in ("400", "403", "411", "413", "414", "422") and (
         f"{status} {code}" not in _SOON_OTHERWISE
