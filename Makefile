@@ -67,7 +67,7 @@ cluster: venv
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
-	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue --ignore=tests/stores \
+	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
@@ -78,7 +78,7 @@ test-slow: venv
 test-browser: venv
 	$(BIN)/python -m pytest tests/browser
 
-# Servers are installed once below ~/.cache: moto by pip, gofakes3 and versitygw by Go, Azurite by npm.
+# Servers are installed once below ~/.cache by pip, Go, npm and Maven; SeaweedFS compiles for some minutes.
 test-stores: venv
 	$(BIN)/python -m pytest tests/stores
 

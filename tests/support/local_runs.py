@@ -168,6 +168,7 @@ def two_workers(
     workers_per_node: int = 1,
     gpus: tuple[str, ...] = (),
     data_cpus: int | None = None,
+    uploads_output: bool = False,
     **variables: str,
 ) -> Iterator[LocalRay]:
     """A Ray of our own with two worker nodes; the tests' own modules can be training functions.
@@ -177,13 +178,20 @@ def two_workers(
         workers_per_node: Workers that each node holds.
         gpus: One for each worker; to Ray they are bookkeeping.
         data_cpus: `workers.resources.dataCpus`.
+        uploads_output: Whether what drivers and ranks print is kept in the run's folder.
         variables: Environment of every process.
     """
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images", "tests"))
     environment = {"PYTHONPATH": roots, "RAY_USAGE_STATS_ENABLED": "0", **variables}
     each = {**RESOURCES, "GPU": 1.0} if gpus else RESOURCES
     with LocalRay(
-        logs, environment, each, gpus, workers_per_node=workers_per_node, data_cpus=data_cpus
+        logs,
+        environment,
+        each,
+        gpus,
+        workers_per_node=workers_per_node,
+        data_cpus=data_cpus,
+        uploads_output=uploads_output,
     ) as cluster:
         cluster.start(2)
         yield cluster

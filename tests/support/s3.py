@@ -99,7 +99,12 @@ def versitygw() -> str:
 
 @contextlib.contextmanager
 def running_s3(
-    folder: Path, *, readonly: bool = False, niceness: int = 0, tls: Tls | None = None
+    folder: Path,
+    *,
+    readonly: bool = False,
+    niceness: int = 0,
+    tls: Tls | None = None,
+    users: Path | None = None,
 ) -> Iterator[S3Server]:
     """Start a server and stop it by its own process, whatever happens.
 
@@ -108,6 +113,7 @@ def running_s3(
         readonly: Refuse every write.
         niceness: Its priority, also beside processes of other sessions; 19 is the lowest.
         tls: Its certificate; without one it has no TLS.
+        users: Folder for users beside its owner; without one there are none.
 
     Raises:
         Unavailable: There is no server on this machine and none can be built.
@@ -120,6 +126,7 @@ def running_s3(
     # metadata this server accepts a second conditional create.
     command = [versitygw(), "--port", f"127.0.0.1:{port}", "--health", "/health", "--quiet"]
     command += ["--readonly"] if readonly else []
+    command += ["--iam-dir", str(users)] if users else []
     command += ["--cert", str(tls.certificate), "--key", str(tls.key)] if tls else []
     command += ["posix", "--sidecar", str(metadata), str(objects)]
     if niceness:

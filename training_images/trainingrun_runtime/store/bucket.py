@@ -28,6 +28,7 @@ from .clients import (
     READS,
     WRITES,
     bucket_of,
+    open_single_deletes,
     open_store,
     requires_client,
     speaks_tls,
@@ -117,6 +118,10 @@ class Bucket:
     @cached_property
     def _writes(self) -> Any:
         return open_store(self.root, self.endpoint, self.region, WRITES)
+
+    @cached_property
+    def _single_deletes(self) -> Any:
+        return open_single_deletes(self.root) or self.store
 
     def uri(self, key: str) -> str:
         """The full URI of a key."""
@@ -266,7 +271,7 @@ class Bucket:
 
     def _delete_one(self, key: str) -> None:
         with suppress(AbsentError):
-            self._ask(partial(obstore.delete, self.store, key))
+            self._ask(partial(obstore.delete, self._single_deletes, key))
 
     def delete_folder(self, prefix: str) -> None:
         """Delete everything below a folder.
@@ -358,7 +363,7 @@ class Bucket:
         """
         store = open_store(self.root, self.endpoint, self.region, CLIENT)
         object.__setattr__(self, "store", store)
-        for client in ("_reads", "_writes"):
+        for client in ("_reads", "_writes", "_single_deletes"):
             self.__dict__.pop(client, None)
 
 

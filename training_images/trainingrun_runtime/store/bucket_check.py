@@ -34,18 +34,25 @@ def check(bucket: Bucket) -> None:
     try:
         bucket.put(_PROBE, b"probe")
     except DeniedError:
-        bucket.list("manifests")  # a bucket that cannot even be listed raises its own sentence
+        _list(bucket)  # a bucket that cannot even be listed raises its own sentence
         raise DeniedError(
             f"{bucket.root} can be read but not written; allow the run's credentials to "
             "write and delete objects there"
         ) from None
-    if bucket.get(_PROBE) != b"probe":
+    try:
+        kept = bucket.get(_PROBE)
+    except DeniedError:
+        raise DeniedError(
+            f"objects in {bucket.root} can be written but not read; allow the run's credentials "
+            "to read objects there"
+        ) from None
+    if kept != b"probe":
         raise no_store(bucket.at())
     try:
         try:
             _check_conditional(bucket)
             _check_parts(bucket)
-            bucket.list("manifests")
+            _list(bucket)
         except EndpointError as error:  # it keeps objects, so it is a store
             raise UnusableError(
                 f"the store of {bucket.at()} gives an answer that cannot be read ({error}); use "
@@ -55,17 +62,26 @@ def check(bucket: Bucket) -> None:
         with suppress(StorageError):
             _delete(bucket)
         raise
+    _delete(bucket)
+
+
+def _list(bucket: Bucket) -> None:
     try:
-        _delete(bucket)
+        bucket.list("manifests")
+    except DeniedError as error:
+        raise DeniedError(
+            f"{error}: objects cannot be listed; allow the run's credentials to list the bucket"
+        ) from None
+
+
+def _delete(bucket: Bucket) -> None:
+    try:
+        bucket.delete([_PROBE, _PARTS, *_RACES])
     except DeniedError:
         raise DeniedError(
             f"objects in {bucket.root} can be written but not deleted; allow the run's "
             "credentials to delete objects there"
         ) from None
-
-
-def _delete(bucket: Bucket) -> None:
-    bucket.delete([_PROBE, _PARTS, *_RACES])
 
 
 def _check_conditional(bucket: Bucket) -> None:

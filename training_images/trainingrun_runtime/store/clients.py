@@ -12,10 +12,10 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import obstore
-from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
+from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
 from .storage_errors import CA_ENV, EndpointError, StorageError, explain
 
@@ -114,6 +114,36 @@ def open_store(
     except Exception as error:
         raise explain(error, uri.rstrip("/"), endpoint) from None
     raise StorageError(f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs or file")
+
+
+def open_single_deletes(uri: str) -> Any:
+    """The obstore store that deletes one object of an Azure folder in a request of its own.
+
+    Azure's client sends every delete as a batch. Azure has refused batches that are signed by a
+    SAS, and accounts with a hierarchical namespace had none; Azurite answers them with HTTP 500.
+
+    Returns:
+        None where the folder is not Azure's or there is another credential than a SAS.
+    """
+    parts = urlsplit(uri)
+    signature = os.environ.get("AZURE_STORAGE_SAS_KEY") or os.environ.get("AZURE_STORAGE_SAS_TOKEN")
+    if parts.scheme not in _AZURE or not signature or "AZURE_STORAGE_ACCOUNT_KEY" in os.environ:
+        return None
+    service = _azure_service(_azure_account(uri))
+    folder = f"{service}/{bucket_of(parts)}/{quote(unquote(parts.path).strip('/'))}".rstrip("/")
+    options = {**CLIENT, **_authorities(), "allow_http": service.startswith("http://")}
+    return HTTPStore.from_url(
+        f"{folder}?{signature.lstrip('?')}", client_options=options, retry_config=RETRIES
+    )
+
+
+def _azure_service(account: str) -> str:
+    """The account's address, by the variables that Azure's client reads."""
+    if os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() == "true":
+        emulator = os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
+        return f"{emulator.rstrip('/')}/{account}"
+    named = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+    return (named or f"https://{account}.blob.core.windows.net").rstrip("/")
 
 
 def _authorities() -> dict[str, bytes]:

@@ -85,6 +85,8 @@ class DiskFullError(LastingError):
 
 _STATUS = r"(?:status code:|HTTP status) (\d{3})"
 _CODE = r"<Code>([A-Za-z0-9.]{1,64})</Code>"
+_CODE_OF_ONE = r"DeleteObjects request failed for key .*\(code: ([A-Za-z0-9.]{1,64})\)"
+"""Of a delete of several objects, to which the store answers 200 and an error for each."""
 _NO_OBJECT = {"NoSuchKey", "BlobNotFound"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _UNKNOWN_USER = {
@@ -125,7 +127,7 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     """
     text, _, cause = text_of(error).partition("\n\nDebug source")
     status = _first(_STATUS, text)
-    code = _first(_CODE, text) or _pyarrow_code(text)
+    code = _first(_CODE, text) or _first(_CODE_OF_ONE, text) or _pyarrow_code(text)
     at = f"{uri} at {endpoint}" if endpoint else uri
 
     # A 404 alone does not say what is missing, only the store's code for a missing object does:
@@ -191,7 +193,9 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
         status is None and ("HTTP error" in text or "timed out" in text or "Connect" in text)
     ):
         return UnreachableError(f"{at} cannot be reached; check storage.endpoint and the network")
-    detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", text))
+    # The address of a request may end with a signature.
+    unsigned = re.sub(r"\?\S+", "", text)
+    detail = code or (f"HTTP {status}" if status else _first(r"^([^\n]{1,200})", unsigned))
     # Not a 404: a proxy gives it while the store behind it starts.
     if status in ("400", "403", "411", "413", "414", "422") and (
         f"{status} {code}" not in _SOON_OTHERWISE
