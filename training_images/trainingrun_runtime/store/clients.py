@@ -119,8 +119,8 @@ def open_store(
 def open_single_deletes(uri: str) -> Any:
     """The obstore store that deletes one object of an Azure folder in a request of its own.
 
-    Azure's client sends every delete as a batch. Azure has refused batches that are signed by a
-    SAS, and accounts with a hierarchical namespace had none; Azurite answers them with HTTP 500.
+    Azure's client sends every delete as a batch, and Azurite 3.37.0 answers one that an account's
+    SAS signs with HTTP 500 (findings/azurite_batch_of_an_account_sas.sh).
 
     Returns:
         None where the folder is not Azure's or there is another credential than a SAS.
