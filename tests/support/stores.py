@@ -137,11 +137,7 @@ def running_gcp_storage_emulator(folder: Path) -> Iterator[Store]:
     command = [_gcp_storage_emulator(), "start", "--host", "127.0.0.1", "--port", f"{port}"]
     command += ["--in-memory", "--default-bucket", "runs"]
     with _served(command, url, folder, makes_bucket=False):
-        yield Store(
-            "gs://runs",
-            None,
-            {"GOOGLE_SERVICE_ACCOUNT": str(account), "GOOGLE_ALLOW_HTTP": "true"},
-        )
+        yield Store("gs://runs", None, {"GOOGLE_SERVICE_ACCOUNT": str(account)})
 
 
 @contextlib.contextmanager
@@ -355,7 +351,7 @@ SERVERS: dict[str, tuple[str, Callable[[Path], contextlib.AbstractContextManager
 FAULTS = {
     "S3Proxy": "answers a delete of several objects (DeleteObjects) with NotImplemented",
     "s3rver": "ignores If-None-Match, so it cannot keep two drivers apart",
-    # Only its own service is spoken to without TLS.
+    # It has no TLS, without which the client does not speak to Google.
     "gcp-storage-emulator": "cannot be reached",
 }
 """By server: what `check` refuses it with. Those without one hold the contract."""
