@@ -52,9 +52,10 @@ def pytest_runtest_makereport(item: pytest.Function) -> Iterator[Any]:
     return report
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes docs/stores.md, once all tests here were run."""
-    if _all_are_wanted(session.config) and not session.shouldstop:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Writes docs/stores.md, once all tests here were run; not after an interruption."""
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if ended and _all_are_wanted(session.config):
         stores_page.write(_outcomes)
 
 

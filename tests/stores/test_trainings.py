@@ -102,8 +102,9 @@ class Training:
 def test_with_a_session_it_is_suspended_and_resumed(
     a_run: Training, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    run = a_run.on_the_store("with_session", step_seconds=0.1)
+    run = a_run.on_the_store("with_session", step_seconds=1.0)  # it is suspended between steps
     assert run.drive(suspend_at=SUSPENDED_AT) == SUSPEND_EXIT_CODE, run.log()
+    run.contract = run.contract.model_copy(update={"config": {}})
     assert run.drive() == 0, run.log()
     assert SUSPENDED_AT <= (run.progress().resumed_from_step or 0) < STEPS
     _ended_alike(run, a_run, undisturbed)
