@@ -223,13 +223,7 @@ def _answers(url: str) -> bool:
 
 
 def _moto() -> str:
-    folder = CACHE / f"moto-{MOTO}"
-    python = str(folder / "bin" / "python")
-    return _installed(
-        folder / "bin" / "moto_server",
-        [sys.executable, "-m", "venv", str(folder)],
-        [python, "-m", "pip", "install", "--quiet", f"moto[server]=={MOTO}"],
-    )
+    return _of_pip("moto", MOTO, "moto_server", "moto[server]")
 
 
 def _gofakes3() -> str:
@@ -301,19 +295,18 @@ def _s3rver() -> str:
 
 
 def _gcp_storage_emulator() -> str:
-    folder = CACHE / f"gcp-storage-emulator-{GCP_STORAGE_EMULATOR}"
+    name = "gcp-storage-emulator"
+    return _of_pip(name, GCP_STORAGE_EMULATOR, name, name)
+
+
+def _of_pip(name: str, version: str, program: str, package: str) -> str:
+    """A program of a Python package, in an environment of its own."""
+    folder = CACHE / f"{name}-{version}"
     python = str(folder / "bin" / "python")
     return _installed(
-        folder / "bin" / "gcp-storage-emulator",
+        folder / "bin" / program,
         [sys.executable, "-m", "venv", str(folder)],
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            f"gcp-storage-emulator=={GCP_STORAGE_EMULATOR}",
-        ],
+        [python, "-m", "pip", "install", "--quiet", f"{package}=={version}"],
     )
 
 
