@@ -98,7 +98,7 @@ $(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
 	@touch $@
 
 COMPATIBILITY := PYTHONPATH=tests $(BIN)/python -m support.compatibility
-# TESTS are the files or folders, for a part of it; the row then counts what has passed in all calls.
+# TESTS are the files or folders, for a part of it; the row counts what has passed in all calls on one commit.
 KUBERNETES ?= 1.30.14
 test-kubernetes: venv
 	KUBERNETES_VERSION='$(KUBERNETES)' $(COMPATIBILITY) Kubernetes '$(KUBERNETES)' \

@@ -9,6 +9,8 @@ import yaml
 
 from support.apiserver import ApiError, ApiServer
 from support.goldens import BATCH_INFERENCE, GOLDEN, SAMPLES, a_run, rendered
+from support.operators import PlaysKubeRay, eventually, running
+from support.operators import a_run as unparsed_run
 from trainingrun.api.pods_spec import RAY_CONTAINERS
 
 FILES = sorted(GOLDEN.glob("*.yaml"))
@@ -113,3 +115,64 @@ def test_a_misspelled_field_in_a_pod_template_is_refused_by_name(
 def test_samples_are_accepted_as_they_are(apiserver: ApiServer, namespace: str, file: Path):
     for manifest in yaml.safe_load_all(file.read_text()):
         apiserver.apply(in_namespace(manifest, namespace), dry_run=True)
+
+
+EXTENDED = "nvidia.com/gpu"
+BY_CLAIM: dict[str, Any] = {
+    "count": 2,
+    "accelerator": {"kind": "nvidia", "count": 4},
+    "podTemplate": {
+        "spec": {
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "four-gpus"}],
+            "containers": [
+                {
+                    "name": "ray-worker",
+                    "resources": {
+                        "claims": [{"name": "gpus"}],
+                        "requests": {EXTENDED: None},
+                        "limits": {EXTENDED: None},
+                    },
+                }
+            ],
+        }
+    },
+}
+"""The example of docs/capacity.md: GPUs that a driver of dynamic resource allocation hands out."""
+
+
+@pytest.mark.kubernetes(34)
+async def test_gpus_by_resource_claim_reach_the_pod_and_ray(
+    apiserver: ApiServer, namespace: str, kuberay: PlaysKubeRay, new_operator: Any
+):
+    """The nulls are still there in what the API server has stored, and take the device plugin's
+    resource away. Ray counts the GPUs as before.
+    """
+    async with running(await new_operator()):
+        apiserver.create(unparsed_run(namespace, workers=BY_CLAIM))
+        (name,) = await eventually(kuberay.jobs)
+    ray_job = kuberay.job(name)
+    pod = apiserver.create(as_pod(templates(ray_job)[1], namespace), dry_run=True)
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"]["claims"] == [{"name": "gpus"}]
+    assert EXTENDED not in container["resources"]["limits"] | container["resources"]["requests"]
+    assert pod["spec"]["resourceClaims"] == BY_CLAIM["podTemplate"]["spec"]["resourceClaims"]
+    (group,) = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["rayStartParams"]["num-gpus"] == "4"
+
+
+@pytest.mark.kubernetes(34)
+def test_resources_of_the_whole_pod_are_accepted(apiserver: ApiServer, namespace: str):
+    """Such as for a sidecar that shares what Ray's container leaves."""
+    whole = {"spec": {"resources": {"limits": {"cpu": "4", "memory": "16Gi"}}}}
+    ray_job = rendered(a_run(workers={"podTemplate": whole}))[-1]
+    pod = apiserver.create(as_pod(templates(ray_job)[1], namespace), dry_run=True)
+    assert pod["spec"]["resources"]["limits"] == {"cpu": "4", "memory": "16Gi"}
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1", "Ray's own"
+
+
+@pytest.mark.kubernetes(34)
+def test_a_pod_may_not_be_smaller_than_rays_container(apiserver: ApiServer, namespace: str):
+    whole = {"spec": {"resources": {"limits": {"cpu": "500m"}}}}
+    ray_job = rendered(a_run(workers={"podTemplate": whole}))[-1]
+    with pytest.raises(ApiError, match="must be less than or equal to pod limits"):
+        apiserver.create(as_pod(templates(ray_job)[1], namespace), dry_run=True)

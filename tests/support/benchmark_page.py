@@ -23,7 +23,7 @@ def write(table: str, rows: Iterable[Sequence[str]], page: Path = PAGE) -> None:
     """
     if os.environ.get("CI") == "true":
         return
-    measured = f"{datetime.now(UTC):%Y-%m-%d}, {_revision()}, {os.cpu_count()} cores"
+    measured = f"{datetime.now(UTC):%Y-%m-%d}, {revision()}, {os.cpu_count()} cores"
     page.write_text(merged(page.read_text(), table, [(*row, measured) for row in rows]))
 
 
@@ -39,7 +39,8 @@ def merged(page: str, table: str, rows: Iterable[Sequence[str]]) -> str:
         if len(row) != len(_cells(heading)):
             raise ValueError(f"{row} does not fit the table {heading}")
         known[row[0]] = f"| {' | '.join(row)} |"
-    return "".join([before, mark, "\n".join([heading, line, *known.values()]), end, after])
+    rows_text = "\n".join([heading, line, *known.values()])
+    return "".join([before, mark, rows_text, end or "\n", after])
 
 
 def cell(table: str, row: str, column: str) -> str:
@@ -60,7 +61,8 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def _revision() -> str:
+def revision() -> str:
+    """Of the checkout; "no revision" where it is none."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )

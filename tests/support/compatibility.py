@@ -5,7 +5,7 @@
 
 The first runs the files of tests below the paths; which version they use is in the environment. A
 file counts only if each of its tests has run and passed. It then counts for later calls on the same
-version, too, so that the folder can be tried in parts.
+commit and version, too, so that the folder can be tried in parts.
 
 The second only asks a registry whether the locks' packages have wheels for each Python.
 """
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     table, version, command, *paths = arguments
     files = sorted(file for path in paths for file in test_files(ROOT / path))
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    found = kept.setdefault(f"{table} {version}", {})
+    found = kept.setdefault(f"{table} {version} {benchmark_page.revision()}", {})
     if rest := [file for file in files if not found.get(file)]:
         found |= tests_passed(rest)
         KEPT.parent.mkdir(exist_ok=True)

@@ -23,6 +23,11 @@ def test_a_row_takes_the_place_of_the_one_with_its_first_cell_and_a_new_one_is_t
     )
 
 
+def test_a_table_at_the_end_of_the_page_keeps_the_last_newline():
+    page = OLD.removesuffix("\nAfter it.\n")
+    assert merged(page, "losses", []) == page
+
+
 @pytest.mark.parametrize(
     ("table", "row"), [("gains", ("a", "b", "c")), ("losses", ("a node", "19.0"))]
 )
