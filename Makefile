@@ -1,7 +1,8 @@
 # make demo      a real training on this machine that loses a node and goes on
 # make cluster   a kind cluster with KubeRay, a bucket, the operator and a sample run, to try things on
 # make test      everything that needs no cluster
-# make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default)
+# make test-ray  what touches Ray, on another version of it (RAY=2.58.0, the lowest, by default); writes docs/compatibility.md
+# make test-torch  what touches PyTorch, on another version of it (PYTORCH=2.9.0, the lowest, by default); writes docs/compatibility.md
 # make test-kubernetes  the operator on another API server (KUBERNETES=1.37.2); writes docs/compatibility.md
 # make test-kuberay  what touches KubeRay, on another version of it (KUBERAY=1.7.0); writes docs/compatibility.md
 # make test-kueue  queues, quota and preemption with Kueue's own controller (KUEUE=0.17.0); writes docs/compatibility.md
@@ -41,7 +42,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-stores test-kubernetes test-kuberay test-kueue test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -85,20 +86,27 @@ test-stores: venv
 test-unit: venv
 	$(BIN)/python -m pytest tests/unit tests/image
 
-# The lowest version that pyproject.toml allows; the highest is the one in requirements.lock.
-RAY ?= 2.58.0
-RAY_VENV := .venv-ray-$(RAY)
-test-ray: $(RAY_VENV)/.installed
-	$(RAY_VENV)/bin/python -m pytest tests/unit -k runtime
-	$(RAY_VENV)/bin/python -m pytest tests/local/test_real_loops.py tests/local/test_prestarted_worker.py \
-	  tests/local/test_scripts.py tests/local/test_storage_outages.py
-
-$(RAY_VENV)/.installed: $(VENV)/.installed .ci/ray_venv.py
-	$(BIN)/python .ci/ray_venv.py $(RAY_VENV) $(RAY)
-	@touch $@
-
 COMPATIBILITY := PYTHONPATH=tests $(BIN)/python -m support.compatibility
 # TESTS are the files or folders, for a part of it; the row counts what has passed in all calls on one commit.
+
+# The lowest versions that pyproject.toml allows; the highest are those in requirements.lock and $(TORCH).
+RAY ?= 2.58.0
+PYTORCH ?= 2.9.0
+RUNTIME_TESTS := $(wildcard tests/unit/test_runtime_*.py) $(patsubst %,tests/local/test_%.py,\
+  real_loops prestarted_worker scripts storage_outages)
+STATE_TESTS := $(wildcard tests/unit/test_runtime_*.py) $(patsubst %,tests/local/test_%.py,\
+  real_loops large_state sharded survivors)
+test-ray: .venv-ray-$(RAY)/.installed
+	PYTHONPATH=tests .venv-ray-$(RAY)/bin/python -m support.compatibility Ray '$(RAY)' \
+	  'make test-ray RAY=$(RAY)' $(or $(TESTS),$(RUNTIME_TESTS))
+test-torch: .venv-torch-$(PYTORCH)/.installed
+	PYTHONPATH=tests .venv-torch-$(PYTORCH)/bin/python -m support.compatibility PyTorch '$(PYTORCH)' \
+	  'make test-torch PYTORCH=$(PYTORCH)' $(or $(TESTS),$(STATE_TESTS))
+
+.venv-ray-%/.installed .venv-torch-%/.installed: $(VENV)/.installed .ci/version_venv.py
+	$(BIN)/python .ci/version_venv.py $(@D) $(subst -,==,$(patsubst .venv-%,%,$(@D)))
+	@touch $@
+
 KUBERNETES ?= 1.30.14
 test-kubernetes: venv
 	KUBERNETES_VERSION='$(KUBERNETES)' $(COMPATIBILITY) Kubernetes '$(KUBERNETES)' \
@@ -126,7 +134,7 @@ FRAMEWORK_LOCKS := $(wildcard training_images/frameworks/*.lock)
 test-frameworks: $(FRAMEWORKS_VENV)/.installed
 	$(FRAMEWORKS_VENV)/bin/python -m pytest -s tests/frameworks
 
-$(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/ray_venv.py $(FRAMEWORK_LOCKS)
+$(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/version_venv.py $(FRAMEWORK_LOCKS)
 	$(BIN)/python .ci/frameworks_venv.py $(FRAMEWORKS_VENV) $(FRAMEWORK_LOCKS)
 	@touch $@
 

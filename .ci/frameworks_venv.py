@@ -7,7 +7,7 @@ Run as `make test-frameworks`; arguments: the folder, and the frameworks' lock f
 import sys
 from pathlib import Path
 
-from ray_venv import make
+from version_venv import make
 
 if __name__ == "__main__":
     locks = [argument for lock in sys.argv[2:] for argument in ("--requirement", lock)]

@@ -88,11 +88,21 @@ def summary(found: dict[str, int]) -> tuple[str, str]:
         number = sum(found[file] for file in tried)
         text = f"{number} tests of `{folder}`, {len(tried)} of {len(every)} files"
         if len(missing) > len(tried):
-            text += ": " + ", ".join(f"`{Path(file).stem}`" for file in sorted(tried))
+            text += ": " + ", ".join(f"`{name}`" for name in shortened(tried, every))
         elif missing:
             text += "; without " + ", ".join(f"`{name}`" for name in missing)
         texts.append(text)
     return "tried", "; ".join(texts)
+
+
+def shortened(tried: Collection[str], every: Collection[str]) -> list[str]:
+    """Names of what was tried; `test_runtime_*` for all files that begin so, if that was one."""
+    stems = {Path(file).stem for file in tried}
+    groups: dict[str, set[str]] = {}
+    for name in (Path(file).stem for file in every):
+        groups.setdefault("_".join(name.split("_")[:2]), set()).add(name)
+    whole = {begin: names for begin, names in groups.items() if len(names) > 1 and names <= stems}
+    return sorted([f"{begin}_*" for begin in whole] + list(stems - set().union(*whole.values())))
 
 
 def try_pythons(command: str, versions: Collection[str]) -> int:

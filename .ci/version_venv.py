@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make a virtual environment that is this one, but with another version of Ray.
+"""Make a virtual environment that is this one, but with another version of Ray or of PyTorch.
 
-Run as `make test-ray`; arguments: the folder, and the version.
+Run as `make test-ray` and `make test-torch`; arguments: the folder, and such as ray==2.58.0.
 """
 
 import json
@@ -12,13 +12,14 @@ import venv
 from pathlib import Path
 
 
-def make(folder: Path, *requirements: str) -> Path:
+def make(folder: Path, *requirements: str, dependencies: bool = False) -> Path:
     """An environment in which these come first, and everything else is found in this one; its
     interpreter.
 
     Args:
         folder: replaced, if there is one.
         requirements: arguments of `pip install`.
+        dependencies: what they need is installed, too.
     """
     venv.create(folder, clear=True, with_pip=False)
     python = folder / "bin" / "python"
@@ -31,17 +32,21 @@ def make(folder: Path, *requirements: str) -> Path:
     # The runtime looks for it beside its interpreter.
     spy = Path(sysconfig.get_path("scripts")) / "py-spy"
     python.with_name("py-spy").symlink_to(spy.absolute())
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--target", str(site), *requirements], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site)]
+    subprocess.run([*pip, *([] if dependencies else ["--no-deps"]), *requirements], check=True)
     return python
 
 
-def main(folder: Path, version: str) -> None:
-    """Make it. Only Ray itself is installed: everything else is found in this environment."""
-    python = make(folder, f"ray=={version}")
-    found = subprocess.check_output([python, "-c", "import ray; print(ray.__version__)"], text=True)
-    if found.strip() != version:
-        sys.exit(f"{python} imports Ray {found.strip()} instead of {version}")
+def main(folder: Path, requirement: str) -> None:
+    """Make it. Ray finds what it needs in this environment; PyTorch brings its own, since each
+    version links with CUDA libraries of its own.
+    """
+    name, _, version = requirement.partition("==")
+    python = make(folder, requirement, dependencies=name == "torch")
+    query = f"import {name}; print({name}.__version__)"
+    found = subprocess.check_output([python, "-c", query], text=True).strip()
+    if found.partition("+")[0] != version:
+        sys.exit(f"{python} imports {name} {found} instead of {version}")
 
 
 if __name__ == "__main__":
