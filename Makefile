@@ -6,6 +6,7 @@
 # make test-kubernetes  the operator on another API server (KUBERNETES=1.37.2); writes docs/compatibility.md
 # make test-kuberay  what touches KubeRay, on another version of it (KUBERAY=1.7.0); writes docs/compatibility.md
 # make test-kueue  queues, quota and preemption with Kueue's own controller (KUEUE=0.17.0); writes docs/compatibility.md
+# make test-python  unit tests and trainings on another Python (PYTHON=python3.13); writes docs/compatibility.md
 # make test-pythons  whether the locked packages have wheels for each Python; writes docs/compatibility.md
 # make test-slow the tests on a real Ray that make test leaves out
 # make test-browser  the page of a run in a real Chromium
@@ -42,7 +43,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -122,6 +123,14 @@ test-kuberay: venv
 KUEUE ?= 0.17.0
 test-kueue: venv
 	KUEUE_VERSION='$(KUEUE)' $(COMPATIBILITY) Kueue '$(KUEUE)' 'make test-kueue KUEUE=$(KUEUE)' $(or $(TESTS),tests/kueue)
+
+# On another Python than that of .venv: make test-python PYTHON=python3.13
+test-python:
+	$(MAKE) VENV='.venv-$(notdir $(PYTHON))' PYTHON='$(PYTHON)' .test-python
+.test-python: venv
+	$(COMPATIBILITY) Python "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" \
+	  'make test-python PYTHON=$(notdir $(PYTHON))' $(or $(TESTS),tests/unit $(patsubst %,tests/local/test_%.py,\
+	  run_local real_loops scripts))
 
 # The lock's own Python is the one that everything runs on.
 PYTHONS ?= 3.12 3.13 3.14

@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 ARTIFACTS = ROOT / "tests" / ".artifacts"
 
 NODE_IMAGE = "kindest/node:v1.34.4"
-KUBERAY_VERSION = "1.6.0"
+KUBERAY_VERSION = os.environ.get("E2E_KUBERAY_VERSION", "1.6.0")
 KUBERAY_IMAGE = f"quay.io/kuberay/operator:v{KUBERAY_VERSION}"
 STORAGE_IMAGE = "versity/versitygw:v1.8.0"
 OPERATOR_IMAGE = "trainingrun-operator:dev"
@@ -231,6 +231,23 @@ def build_images() -> None:
         run("make", f"--directory={ROOT}", "images", timeout=1800)
 
 
+def versions() -> dict[str, str]:
+    """What the tests run on, by the name of the table in docs/compatibility.md."""
+    code = (
+        "import platform, ray, torch; print(ray.__version__, torch.__version__.partition('+')[0], "
+        "'.'.join(platform.python_version_tuple()[:2]))"
+    )
+    said = run("docker", "run", "--rm", "--entrypoint=python", TRAINING_IMAGE, "-c", code)
+    ray, torch, python = said.split()
+    return {
+        "Kubernetes": f"{NODE_IMAGE.rpartition(':v')[2]} (kind)",
+        "KubeRay": f"{KUBERAY_VERSION} (kind)",
+        "Ray": ray,
+        "PyTorch": torch,
+        "Python": python,
+    }
+
+
 def load_image(cluster: TestCluster, image: str, *nodes: str) -> None:
     """Bring an image to nodes; kind itself leaves out those that have the same one already."""
     if not run("docker", "images", "--quiet", image).strip():
@@ -286,6 +303,13 @@ def _kuberay(cluster: TestCluster) -> None:
             f"--kubeconfig={kubectl.kubeconfig}", "--namespace=default", timeout=300,
         )  # fmt: skip
     available(kubectl, "kuberay-operator")
+    template = kubectl.get("deployment", "kuberay-operator")["spec"]["template"]
+    (image,) = (container["image"] for container in template["spec"]["containers"])
+    if image != KUBERAY_IMAGE:
+        raise CommandError(
+            f"the cluster's KubeRay is {image}, not {KUBERAY_IMAGE}; set KUBERAY_MANIFEST to a "
+            f"file with KubeRay {KUBERAY_VERSION}, or E2E_KUBERAY_VERSION to its version"
+        )
 
 
 def _storage(cluster: TestCluster) -> None:

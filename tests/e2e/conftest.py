@@ -8,7 +8,8 @@ is told in live_source.py, E2E_PATIENCE in scenario.py.
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from e2e.long_run import LongRun
 from e2e.report import Row, cells_of, table
 from e2e.runs import Run, specification
 from e2e.scenario import Scenario, keep_reference, reference_key
-from support import benchmark_page
+from support import benchmark_page, compatibility
 
 NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
 ROWS = pytest.StashKey[list[Row]]()
@@ -60,6 +61,26 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if rows := config.stash[ROWS]:
         terminalreporter.section("what each disturbance cost")
         terminalreporter.write(table(rows))
+    write_versions(terminalreporter.stats)
+
+
+SCENARIOS = "tests/e2e/test_2_scenarios.py"
+"""Without these tests a version counts as not tried."""
+
+
+def write_versions(stats: Mapping[str, list[pytest.TestReport]]) -> None:
+    """The rows of docs/compatibility.md: which versions these tests have used."""
+    found: Counter[str] = Counter()
+    for report in stats.get("passed", []):
+        found[report.nodeid.partition("::")[0]] += report.when == "call"
+    for outcome in ("failed", "error", "skipped"):
+        for report in stats.get(outcome, []):
+            found[report.nodeid.partition("::")[0]] = 0
+    if SCENARIOS in found:
+        command = "make e2e-full" if any("/full/" in file for file in found) else "make e2e"
+        if version := os.environ.get("E2E_KUBERAY_VERSION"):
+            command = f"E2E_KUBERAY_VERSION={version} {command}"
+        compatibility.write_kind(clusters.versions(), found, command)
 
 
 @pytest.fixture(scope="session")

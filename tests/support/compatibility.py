@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -48,6 +48,19 @@ def main(arguments: list[str]) -> int:
         status = status.replace("tried", "rendered only")  # its CRDs alone were there
     benchmark_page.write(table, [(version, status, what, f"`{command}`")], PAGE)
     return int(status == "failed")
+
+
+def write_kind(versions: Mapping[str, str], found: Mapping[str, int], command: str) -> None:
+    """Rows of what the tests on a kind cluster have used.
+
+    Args:
+        versions: by name of the table, such as 1.34.4 (kind).
+        found: as `tests_passed` returns it.
+        command: that ran them.
+    """
+    status, what = summary(dict(found))
+    for table, version in versions.items():
+        benchmark_page.write(table, [(version, status, what, f"`{command}`")], PAGE)
 
 
 def test_files(path: Path) -> list[str]:
