@@ -1,34 +1,54 @@
-"""Jinja2 templates to manifests. Every value goes through `tojson`; nothing is pasted into YAML."""
+"""Jinja2 templates to manifests. No value becomes text: what a template has as `{{ … | tojson }}`
+is put into the parsed manifest.
+"""
 
 import json
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
 
-# libyaml where PyYAML was built with it: rendering is most of the cost of starting many runs.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# A character that no template has, and YAML takes as it is.
+_PLACE = "\ue000"
 
 
 def render(template: str, **values: Any) -> dict[str, Any]:
-    """The manifest that `templates/<template>.yaml.j2` makes of the values.
+    """The manifest that `templates/<template>.yaml.j2` makes of the values, which JSON can hold.
 
     Raises:
         jinja2.UndefinedError: the template has a value that is not given.
+        ValueError: a number is not finite.
     """
-    text = _environment().get_template(f"{template}.yaml.j2").render(values)
-    manifest: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+    placed: list[Any] = []
+    text = _environment().get_template(f"{template}.yaml.j2").render(values, placed=placed)
+    manifest: dict[str, Any] = _filled(_parsed(text), placed)
     return manifest
 
 
-def to_json(value: Any) -> str:
-    """JSON on one line, with the escapes that YAML has too.
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """Parsing takes most of the time. Texts of two runs differ only where the templates branch."""
+    return yaml.safe_load(text)
 
-    JSON escapes an emoji as a surrogate pair, which YAML does not have; Python's escape is YAML's.
-    """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", r"\x7f")
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+
+def _filled(part: Any, placed: Sequence[Any]) -> Any:
+    if isinstance(part, dict):
+        return {_filled(key, placed): _filled(value, placed) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_filled(item, placed) for item in part]
+    if isinstance(part, str) and part.startswith(_PLACE):
+        return placed[int(part[1:])]
+    return part
+
+
+@pass_context
+def _place(context: Context, value: Any) -> str:
+    placed: list[Any] = context["placed"]
+    placed.append(json.loads(json.dumps(value, allow_nan=False)))
+    return f'"{_PLACE}{len(placed) - 1}"'
 
 
 @cache
@@ -36,10 +56,9 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("trainingrun.rendering"),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - YAML, and `tojson` quotes every value
+        autoescape=False,  # noqa: S701 - YAML, in which no value stands
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_function"] = to_json
-    environment.policies["json.dumps_kwargs"] = {}  # Jinja2 would sort the keys
+    environment.filters["tojson"] = _place
     return environment
