@@ -47,7 +47,8 @@ def _filled(part: Any, placed: Sequence[Any]) -> Any:
 @pass_context
 def _place(context: Context, value: Any) -> str:
     placed: list[Any] = context["placed"]
-    placed.append(json.loads(json.dumps(value, allow_nan=False)))
+    plain = type(value) in (str, int, bool)  # most are; the rest becomes what JSON makes of it
+    placed.append(value if plain else json.loads(json.dumps(value, allow_nan=False)))
     return f'"{_PLACE}{len(placed) - 1}"'
 
 
