@@ -9,6 +9,9 @@ join the training, or wait.
 
 What is wanted follows from the RayJob's state and the pods alone, whatever was done before. Which
 pods KubeRay deletes is said with their number, since it would else choose any.
+
+Not only the minimum is rendered: each run with enough nodes would begin small and restart. Nor have
+standby pods a group of their own: one that has taken a worker's place would have to change groups.
 """
 
 from collections.abc import Iterator, Sequence

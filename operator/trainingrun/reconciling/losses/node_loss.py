@@ -136,7 +136,7 @@ def replace_pods_without_ray(context: ReconcileContext, attempt: int) -> Finding
     memory, and `ray start --block` does not always end with it. The pod stays Running, no worker
     group can be placed, and KubeRay's liveness probe ends the pod ten minutes later. Two
     independent signs are enough before: the driver's, to which Ray reports the node as dead, and
-    the kubelet's, whose readiness probe of Ray's agent fails and did not before.
+    the kubelet's, whose readiness probe of Ray's agent fails and did not before: both within 30 s.
 
     With a grace period they would count as preempted; the driver's record of their loss is counted.
     """

@@ -3,7 +3,7 @@ long an elastic one trained with each number of them.
 
 Each driver reports its seconds at each size from zero; those of earlier drivers are kept in the
 bookkeeping. A second of training with 6 of 8 workers is worth three quarters of one: goodput and
-accelerator seconds count the ranks that train.
+accelerator seconds count the ranks that train. Pods would not tell: they are there before ranks.
 """
 
 from collections.abc import Mapping
