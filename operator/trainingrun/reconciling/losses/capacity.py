@@ -178,7 +178,7 @@ def _known(context: ReconcileContext, draft: StatusDraft) -> CapacityStatus:
 
 
 def _placement(choice: CapacityStatus) -> Placement:
-    avoided = tuple((each.label, each.value) for each in choice.avoided)
+    avoided = tuple((group.label, group.value) for group in choice.avoided)
     return Placement(choice.type, avoided, choice.product)
 
 
@@ -199,16 +199,16 @@ def _changed(
         events.append(RunEvent(kind, EventReason.CAPACITY_CHANGED, text))
         if not choice.message:
             bookkeeping["spot_losses_since"] = choice.since
-    former = {(each.label, each.value) for each in known.avoided}
+    former = {(group.label, group.value) for group in known.avoided}
     events += [
         RunEvent(
             "Normal",
             EventReason.CAPACITY_CHANGED,
-            f"New workers go to no spot node with {each.label}={each.value} until {each.until}: "
-            f"{each.losses} of them were lost",
+            f"New workers go to no spot node with {group.label}={group.value} until {group.until}: "
+            f"{group.losses} of them were lost",
         )
-        for each in choice.avoided
-        if (each.label, each.value) not in former
+        for group in choice.avoided
+        if (group.label, group.value) not in former
     ]
     return Findings(status={"capacity": choice}, bookkeeping=bookkeeping, events=tuple(events))
 
@@ -336,10 +336,10 @@ def _avoided(
             avoided.append(
                 AvoidedNodes(label=label, value=value, losses=count, until=written(until))
             )
-    avoided = sorted(avoided, key=lambda each: each.until)[-MOST_AVOIDED:]
+    avoided = sorted(avoided, key=lambda group: group.until)[-MOST_AVOIDED:]
     if not avoided:
         return [], False, None
-    ends_s = -max(seconds_since(each.until, now) for each in avoided)
+    ends_s = -max(seconds_since(group.until, now) for group in avoided)
     if waits_since is None:
         return avoided, False, ends_s
     began = parsed(avoided[-1].until) - timedelta(seconds=AVOIDED_S)

@@ -302,7 +302,7 @@ def _recovery(chain: Sequence[Record], step: int) -> _Recovery:
 
 def _only_grows(progress: Progress, chain: Sequence[Record]) -> bool:
     """Whether a worker group began for its size alone, so that no loss came before it."""
-    grew = {each.time for each in progress.resizes if each.to_workers > each.from_workers}
+    grew = {resize.time for resize in progress.resizes if resize.to_workers > resize.from_workers}
     return all(record.kind is RecordKind.RESTORED and record.time in grew for record in chain)
 
 
@@ -321,7 +321,7 @@ def _followed_by(
     """Which recovery followed a loss: one that names it or, where none does, the next one in time.
     None: none did yet.
     """
-    named = [number for number, each in enumerate(recoveries) if each.names(loss)]
+    named = [number for number, recovery in enumerate(recoveries) if recovery.names(loss)]
     if not named and _may_train(context, loss, progress.attempt):
         return None
     for number in named or range(len(recoveries)):

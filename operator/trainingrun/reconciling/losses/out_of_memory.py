@@ -82,7 +82,7 @@ def end(draft: StatusDraft) -> AttemptEnd | None:
     ]
     if not candidates:
         return None
-    _, key, last = max(candidates, key=lambda each: each[0])
+    _, key, last = max(candidates, key=lambda candidate: candidate[0])
     message = f"Pod {last.pod} ended: {description(head=key == draft.bookkeeping.head)}"
     if key.startswith("record:"):  # its pod lives on, and the driver has said which rank it was
         entries = draft.status.disruptions.history
