@@ -166,11 +166,13 @@ format: venv
 
 generate: venv
 	$(BIN)/python -m trainingrun.api.generate
+	$(BIN)/python .ci/layers.py
 	helm=$(HELM) && $(BIN)/python .ci/install_manifest.py "$$helm" > manifests/.install.yaml
 	mv manifests/.install.yaml manifests/install.yaml
 
 verify: venv
 	$(BIN)/python -m trainingrun.api.generate --check
+	$(BIN)/python .ci/layers.py --check
 	$(BIN)/python -m pytest -q tests/chart/test_installing.py -k generate
 
 images:

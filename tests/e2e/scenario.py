@@ -66,7 +66,7 @@ class Scenario:
                 only PATIENCE times as much fails the test: a hang does, a busy machine does not.
             lost_at_most: How many steps may have been done twice. In one scenario of a session it
                 may be the steps since the checkpoint, where an event of the run says that the rank
-                died between the exchange of gradients and the end of its step; see docs/design.md.
+                died between its exchange of gradients and the end of its step: docs/training.md.
         """
         status = self.run.status()
         steps = self.run.steps()

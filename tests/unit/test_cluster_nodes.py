@@ -39,7 +39,7 @@ def test_a_node_that_is_not_listed_is_gone_only_after_a_while(nodes, clock):
 
 
 def test_nodes_that_may_not_be_watched_are_unknown(nodes, watch, clock):
-    watch.store.saw(a_node())
+    watch.store.update(a_node())
     assert nodes.states(["n"])["n"].ready
     watch.failed(Forbidden("403"))
     clock[0] += 100
@@ -47,7 +47,7 @@ def test_nodes_that_may_not_be_watched_are_unknown(nodes, watch, clock):
 
 
 def test_a_node_keeps_its_hostname_when_it_is_gone(nodes, watch, clock):
-    watch.store.saw(a_node(**{"kubernetes.io/hostname": "ip-10-0-0-7"}))
+    watch.store.update(a_node(**{"kubernetes.io/hostname": "ip-10-0-0-7"}))
     assert nodes.states(["n"])["n"].hostname == "ip-10-0-0-7"
     watch.store.forget("", "n", "u")
     nodes.states(["n"])
@@ -57,7 +57,7 @@ def test_a_node_keeps_its_hostname_when_it_is_gone(nodes, watch, clock):
 
 
 def test_without_the_label_its_name_is_its_hostname(nodes, watch):
-    watch.store.saw(a_node())
+    watch.store.update(a_node())
     assert nodes.states(["n"])["n"].hostname == "n"
 
 
@@ -67,9 +67,9 @@ def test_what_has_not_changed_is_not_read_again(nodes, watch):
     for number in range(2):
         metadata = {"namespace": ""}
         node = an_object(f"n{number}", 1, f"u{number}", metadata=metadata, status=conditions)
-        watch.store.saw(node)
+        watch.store.update(node)
     first, second = nodes.states(["n0", "n1"]), nodes.states(["n0", "n1"])
     assert first["n0"] is second["n0"]
-    watch.store.saw(an_object("n0", 2, "u0", metadata={"namespace": ""}, status={}))
+    watch.store.update(an_object("n0", 2, "u0", metadata={"namespace": ""}, status={}))
     third = nodes.states(["n0", "n1"])
     assert (third["n0"].ready, third["n1"] is first["n1"]) == (False, True)

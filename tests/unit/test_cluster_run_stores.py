@@ -16,9 +16,9 @@ def a_pod(name: str, run: str, version: int) -> dict:
 
 def test_an_ended_run_is_unfinished_while_something_of_it_is_left():
     stores = Stores()
-    stores.runs.store.saw(a_run("goes-on", 1))
-    stores.runs.store.saw(a_run("ended", 2, completionTime="2026-01-01T00:00:00Z"))
-    stores.pods.store.saw(a_pod("left", "ended", 3))
+    stores.runs.store.update(a_run("goes-on", 1))
+    stores.runs.store.update(a_run("ended", 2, completionTime="2026-01-01T00:00:00Z"))
+    stores.pods.store.update(a_pod("left", "ended", 3))
     assert sorted(stores.unfinished()) == [("ns", "ended"), ("ns", "goes-on")]
     stores.pods.store.forget("ns", "left", "left")
     assert stores.unfinished() == [("ns", "goes-on")]
@@ -29,9 +29,9 @@ def test_what_runs_have_used_and_cost_is_summed_for_the_metrics():
     cost = {"unit": "accelerator", "seconds": {"training": 60.0, "lost": 4.0}, "currency": "USD"}
     losses = {"preemptions": 2, "history": [{"number": 1}]}
     priced = {**cost, "atLeast": 3.0, "amount": 3.0, "wasted": 1.0, "savedBySpot": 6.0}
-    stores.runs.store.saw(a_run("a", 1, cost=priced, disruptions=losses))
-    stores.runs.store.saw(a_run("b", 2, cost={**cost, "atLeast": 1.5}))
-    stores.runs.store.saw(a_run("c", 3))
+    stores.runs.store.update(a_run("a", 1, cost=priced, disruptions=losses))
+    stores.runs.store.update(a_run("b", 2, cost={**cost, "atLeast": 1.5}))
+    stores.runs.store.update(a_run("c", 3))
     metrics = Metrics(lambda: stores.runs.store.summaries)
 
     def value(name: str, **labels: str) -> float | None:

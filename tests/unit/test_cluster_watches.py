@@ -111,7 +111,7 @@ def seen(watch):
     watch.opened(LASTS_S)
     watch.state, watch._caught_up = "synced", True
     for name, uid, version in (("one", "1", 40), ("two", "2", 90)):
-        watch.store.saw(an_object(name, version, uid))
+        watch.store.update(an_object(name, version, uid))
     return watch
 
 
@@ -130,7 +130,7 @@ async def test_a_cluster_restored_from_a_backup_is_found_out(seen, lists):
 
 async def test_what_changed_while_the_list_was_read_is_no_other_history(seen):
     seen._connection = Lists(95, ("one", "1", 40), ("two", "2", 90))
-    seen.store.saw(an_object("one", 99, "1"))
+    seen.store.update(an_object("one", 99, "1"))
     seen.store.newest = 95
     await seen._compare()
     assert sorted(seen.store.keys()) == [("ns", "one"), ("ns", "two")]
@@ -142,7 +142,7 @@ async def test_to_catch_up_is_to_have_all_that_there_is_now(seen):
     for _ in range(5):
         await asyncio.sleep(0)
     assert not waiting.done()
-    seen.store.saw(an_object("one", 125, "1"))
+    seen.store.update(an_object("one", 125, "1"))
     await waiting
     assert seen.store.keys() == [("ns", "one")], "two was deleted"
 

@@ -58,7 +58,7 @@ class TestUnreadableObjects:
             cluster.handle({"type": "ADDED", "object": seen})
         store = cluster.stores.ray_jobs.store
         assert (counted, store.keys()) == (["RayJob"], [("ns", "b")])
-        assert store.has_seen(("ns", "a"), "u", 1), "the start does not wait for it for ever"
+        assert store.has_received(("ns", "a"), "u", 1), "the start does not wait for it for ever"
 
 
 class TestParsing:

@@ -25,7 +25,7 @@ from trainingrun import rendering
 from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.reconciling.context import ReconcileContext
-from trainingrun.reconciling.findings import Draft
+from trainingrun.reconciling.findings import StatusDraft
 from trainingrun.reconciling.losses import capacity
 from trainingrun.reconciling.model import Apply, Delete, PlaceWorkers, ReconcileSettings
 from trainingrun.rendering import RenderSettings
@@ -403,7 +403,7 @@ def test_a_run_on_on_demand_nodes_has_no_such_status() -> None:
 def test_a_caller_may_have_new_workers_go_to_on_demand_nodes_for_half_an_hour() -> None:
     """Or for `fallback.returnAfterSeconds`."""
     seen = a_spot_run({"count": 2, "capacity": {"type": "Spot"}})
-    before = Draft.of(seen.run.status)
+    before = StatusDraft.of(seen.run.status)
     found = capacity.to_on_demand(context_of(seen, 100), before, "rule 1 requests it")
     chosen = found.status["capacity"]
     assert (chosen.type, chosen.return_time) == ("OnDemand", at(1900))

@@ -1,3 +1,1 @@
-"""What users write and read (`v1alpha1`, `status`), and what operator and runtime exchange
-(`contract`).
-"""
+"""What users write and read: spec and status of a TrainingRun, of which the CRD is made."""

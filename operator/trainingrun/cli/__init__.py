@@ -1,0 +1,1 @@
+"""The command line: `trainingrun …`, also `kubectl trainingrun …`."""

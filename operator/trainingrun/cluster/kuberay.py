@@ -71,9 +71,9 @@ class KubeRayNamespaces:
         return wait_s
 
 
-def _log(found: tuple[str, ...]) -> None:
-    if found:
-        log.info("KubeRay's operator is in %s", ", ".join(found))
+def _log(namespaces: tuple[str, ...]) -> None:
+    if namespaces:
+        log.info("KubeRay's operator is in %s", ", ".join(namespaces))
     else:
         log.warning(
             "ClusterRoleBinding %s cannot be read; KubeRay is taken to be in namespace %s: if it "

@@ -90,17 +90,17 @@ class KubernetesCluster:
 
         One that cannot be read is skipped: what was known of it stays, and the others continue.
         """
-        seen: Object = event["object"]
-        store = self.stores.store_of(seen["kind"])
+        obj: Object = event["object"]
+        store = self.stores.store_of(obj["kind"])
         if event["type"] == "DELETED":
-            store.forget(*key_of(seen), seen["metadata"]["uid"])
+            store.forget(*key_of(obj), obj["metadata"]["uid"])
             return
         try:
-            store.saw(seen)
+            store.update(obj)
         except Exception:
-            store.skip(seen)
-            self._count_unreadable(seen["kind"])
-            log.exception("%s %s cannot be read", seen["kind"], "/".join(key_of(seen)))
+            store.skip(obj)
+            self._count_unreadable(obj["kind"])
+            log.exception("%s %s cannot be read", obj["kind"], "/".join(key_of(obj)))
 
     async def run(self) -> None:
         """Checks the watches until cancelled; for what it raises see `Watches.run`."""
@@ -163,14 +163,14 @@ class KubernetesCluster:
                 continue  # unknown, so that nothing rests on it; or known to have no objects
             found, version = await self._read(kind, namespace, labelSelector=f"{RUN_LABEL}={name}")
             for item in found:
-                kind.store.saw(item)
+                kind.store.update(item)
             kind.store.keep_listed_of("run", key, [key_of(item) for item in found], version)
         nodes = self.stores.nodes
         on = {pod["spec"].get("nodeName") for pod in self.stores.pods.of_run(key)}
         for node in sorted(filter(None, on)):
             if ("", node) not in nodes.store and not self.watches.nodes.stale:
                 for item in (await self._read(nodes, "", fieldSelector=f"metadata.name={node}"))[0]:
-                    nodes.store.saw(item)
+                    nodes.store.update(item)
 
     @property
     def kuberay_namespaces(self) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ class KubernetesCluster:
         if known is None:
             try:
                 made = await self._connection.create(path_of_manifest(manifest, True), manifest)
-                self.stores.saw(made)
+                self.stores.update(made)
                 return made
             except AlreadyExists:
                 known = await self._existing(manifest, kind)
@@ -227,7 +227,7 @@ class KubernetesCluster:
             if "metadata.uid" in str(error):
                 raise Conflict(str(error)) from None
             raise
-        self.stores.saw(applied)
+        self.stores.update(applied)
         return applied
 
     async def _existing(self, manifest: Mapping[str, Any], kind: Kind | None) -> Object:
@@ -236,7 +236,7 @@ class KubernetesCluster:
         if kind is None:
             return await self._connection.request("GET", path_of_manifest(manifest))
         for found in (await self._read(kind, namespace, fieldSelector=f"metadata.name={name}"))[0]:
-            self.stores.saw(found)
+            self.stores.update(found)
             return found
         raise ClusterError(f"{manifest['kind']} {name} was there already, and is gone")
 
@@ -267,7 +267,7 @@ class KubernetesCluster:
     async def create(self, manifest: Mapping[str, Any]) -> bool:
         """Create it; False if one of that name is there already."""
         try:
-            self.stores.saw(
+            self.stores.update(
                 await self._connection.create(path_of_manifest(manifest, True), manifest)
             )
         except AlreadyExists:
@@ -295,7 +295,7 @@ class KubernetesCluster:
             return  # it has changed, or is another object; its events are in the store, or follow
         metadata = left.get("metadata", {})
         if left.get("kind") == ref.kind and (grace_s != 0 or metadata.get("finalizers")):
-            self.stores.saw(left)  # it goes later, and is seen to be terminating
+            self.stores.update(left)  # it goes later, and is seen to be terminating
             return
         uid = ref.uid or metadata.get("uid") or left.get("details", {}).get("uid")
         kind = self.stores.kind_of(ref.api_version, ref.kind)
@@ -353,7 +353,7 @@ class KubernetesCluster:
             at = "/metadata/resourceVersion"
             operations = [{"op": "replace", "path": at, "value": version}, *operations]
         try:
-            self.stores.saw(
+            self.stores.update(
                 await self._connection.request(
                     "PATCH", path_of(ray_cluster), [guard, *operations], content_type=JSON_PATCH
                 )
@@ -373,7 +373,7 @@ class KubernetesCluster:
         body["status"] = status.to_dict()
         url = path_of(run) + "/status"
         query = {"fieldManager": MANAGER}
-        self.stores.saw(await self._connection.request("PUT", url, body, query=query))
+        self.stores.update(await self._connection.request("PUT", url, body, query=query))
 
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
         """Write an Event about the run; best effort: it never raises."""

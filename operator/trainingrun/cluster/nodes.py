@@ -177,9 +177,9 @@ class Leases:
             log.info("Lease of node %s: %s", name, error)
         else:
             if date is not None:
-                self._note(name, lease, date)
+                self._record(name, lease, date)
 
-    def _note(self, name: str, lease: Mapping[str, Any], date: datetime) -> None:
+    def _record(self, name: str, lease: Mapping[str, Any], date: datetime) -> None:
         version = lease["metadata"]["resourceVersion"]
         known = self._readings.get(name)
         if known is None or known.version != version:

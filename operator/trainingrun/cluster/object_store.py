@@ -1,8 +1,8 @@
 """The objects of one kind in memory, with indices and with our own writes in them.
 
-Two things make it fit to decide by: a write of our own is in it at once (`saw`, `forget`), so that
-the next reconcile does not repeat it; and it never goes back, because resource versions only grow
-and the UID of a deleted object never returns. Who feeds it is not its concern.
+Two things make it fit to decide by: a write of our own is in it at once (`update`, `forget`), so
+that the next reconcile does not repeat it; and it never goes back, because resource versions only
+grow and the UID of a deleted object never returns. Who feeds it is not its concern.
 """
 
 import json
@@ -102,19 +102,19 @@ class Store:
         """Whether there is an object of that index key."""
         return key in self._indices[index]
 
-    def saw(self, seen: Object) -> None:
+    def update(self, obj: Object) -> None:
         """Takes in an object, unless a newer one is here or it is known to be deleted."""
-        metadata = seen["metadata"]
+        metadata = obj["metadata"]
         if metadata["uid"] in self._gone:
             return
-        key = key_of(seen)
+        key = key_of(obj)
         old = self._entries.get(key)
         if old is not None and old.version >= int(metadata["resourceVersion"]):
             return
         if old is not None and old.uid != metadata["uid"]:
             self._remember_gone(old.uid)
         self.newest = max(self.newest, int(metadata["resourceVersion"]))
-        kept = self._project(seen)
+        kept = self._project(obj)
         new = _Entry(
             metadata["uid"],
             int(metadata["resourceVersion"]),
@@ -124,9 +124,9 @@ class Store:
         )
         self._put(key, old, new, kept)
 
-    def skip(self, seen: Object) -> None:
+    def skip(self, obj: Object) -> None:
         """Notes that this version of an object has come in and cannot be read."""
-        self._skipped[key_of(seen)] = int(seen["metadata"]["resourceVersion"])
+        self._skipped[key_of(obj)] = int(obj["metadata"]["resourceVersion"])
 
     def forget(self, namespace: str, name: str, uid: str) -> None:
         """Takes out an object that is deleted for good; later events of this UID are refused."""
@@ -136,7 +136,7 @@ class Store:
         if old is not None and old.uid == uid:
             self._put((namespace, name), old, None, None)
 
-    def has_seen(self, key: Key, uid: str, version: int) -> bool:
+    def has_received(self, key: Key, uid: str, version: int) -> bool:
         """Whether that version of an object, or anything later about its name, has come in."""
         entry = self._entries.get(key)
         newest = max(entry.version if entry else 0, self._skipped.get(key, 0))
@@ -156,7 +156,7 @@ class Store:
         """Takes out what a complete list as of `version` does not name.
 
         Args:
-            listed: Keys of all objects that the list named; they were `saw` before.
+            listed: Keys of all objects that the list named; each was in `update` before.
             version: The list's resource version. What we wrote after it is newer, and stays.
             namespace: The list's; empty: of all namespaces.
         """
@@ -208,9 +208,9 @@ class Store:
         self._on_change(None if old is None else _content(old), kept)
 
 
-def key_of(found: Object) -> Key:
+def key_of(obj: Object) -> Key:
     """Namespace ("" for cluster-wide kinds) and name."""
-    return found["metadata"].get("namespace", ""), found["metadata"]["name"]
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 def encoded(value: Any) -> bytes:
@@ -218,13 +218,13 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _pack(found: Object) -> bytes:
-    return zlib.compress(encoded(found), level=1)
+def _pack(obj: Object) -> bytes:
+    return zlib.compress(encoded(obj), level=1)
 
 
 def _content(entry: _Entry) -> Object:
     content = entry.content
     if isinstance(content, bytes):
-        found: Object = json.loads(zlib.decompress(content))
-        return found
+        obj: Object = json.loads(zlib.decompress(content))
+        return obj
     return content

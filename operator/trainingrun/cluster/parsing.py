@@ -84,9 +84,9 @@ def _status(raw: Mapping[str, Any]) -> RunStatus:
     return RunStatus()
 
 
-def _drop(found: Any, location: Sequence[str | int]) -> None:
+def _drop(value: Any, location: Sequence[str | int]) -> None:
     """Takes out what is at `location`; where that is missing, what it is missing from."""
-    path = [found]
+    path = [value]
     for step in location:
         try:
             path.append(path[-1][step])

@@ -102,11 +102,11 @@ class Stores:
         """The store of a kind that is watched."""
         return next(one.store for one in (*self.of_runs, self.nodes) if one.name == kind)
 
-    def saw(self, seen: Object) -> None:
+    def update(self, obj: Object) -> None:
         """Takes in the result of a write of our own."""
-        kind = self.kind_of(seen["apiVersion"], seen["kind"])
-        if kind and (kind is self.runs or run_key(seen) is not None):
-            kind.store.saw(seen)
+        kind = self.kind_of(obj["apiVersion"], obj["kind"])
+        if kind and (kind is self.runs or run_key(obj) is not None):
+            kind.store.update(obj)
 
     def run_keys(self) -> list[RunKey]:
         """Every run that is there."""
@@ -143,7 +143,7 @@ class Stores:
         self.notify((metadata["namespace"], metadata["name"]))
 
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
-        self.notify(*{run_key(found) for found in (old, new) if found is not None})
+        self.notify(*{run_key(obj) for obj in (old, new) if obj is not None})
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if _affects_runs(old, new):
@@ -275,7 +275,7 @@ def projection(kind: str) -> Callable[[Object], Object]:
     """The function that takes out of an object of this kind what is kept."""
     if kind == "TrainingRun":
         return _of_run
-    return lambda found: _take(found, FIELDS[kind])
+    return lambda obj: _take(obj, FIELDS[kind])
 
 
 def node_projection(labels: Collection[str]) -> Callable[[Object], Object]:
@@ -283,16 +283,16 @@ def node_projection(labels: Collection[str]) -> Callable[[Object], Object]:
     fields: dict[str, Any] = dict(FIELDS["Node"])
     known = fields["metadata"]["labels"]
     fields["metadata"] = {**fields["metadata"], "labels": {**known, **_whole(*labels)}}
-    return lambda found: _take(found, fields)
+    return lambda obj: _take(obj, fields)
 
 
-def _take(found: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+def _take(source: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """What `fields` names of an object."""
     kept: dict[str, Any] = {}
     for name, below in fields.items():
-        if name not in found:
+        if name not in source:
             continue
-        value = found[name]
+        value = source[name]
         if below is None or value is None:
             kept[name] = value
         elif isinstance(value, list):

@@ -480,7 +480,7 @@ class Watch:
         """Waits for the events of a list; False: it was given up before."""
         awaited = listed
         while awaited := {
-            key: seen for key, seen in awaited.items() if not self.store.has_seen(key, *seen)
+            key: seen for key, seen in awaited.items() if not self.store.has_received(key, *seen)
         }:
             if give_up():
                 return False

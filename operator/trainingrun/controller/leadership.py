@@ -4,6 +4,8 @@ No two clocks are compared: a candidate takes a Lease that it has seen unchanged
 its own, and a leader writes for `WRITE_S`, which is less, after its last renewal. A Lease that is
 absent is made without a holder and waited out like any other, since its leader does not know yet
 that somebody has deleted it. Only what a leader itself has given back is taken at once.
+
+The Kubernetes client's own election is not used: nearly all of it would have to be overridden.
 """
 
 import asyncio

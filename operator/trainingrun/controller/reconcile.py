@@ -107,55 +107,57 @@ class Reconciler:
         Raises:
             ClusterError: try again; nothing is lost.
         """
-        seen = await self._cluster.observe(*key)
-        if seen is None:
+        observed = await self._cluster.observe(*key)
+        if observed is None:
             self._forget(key)
             return None
-        if self._awaits_poll(key, seen):
+        if self._awaits_poll(key, observed):
             return self._polls.patience_s + 1  # earlier, as soon as it has answered
-        with about(attempt=seen.run.status.attempt):
-            seen, plan = await self._planned(key, seen)
+        with about(attempt=observed.run.status.attempt):
+            observed, plan = await self._planned(key, observed)
             if plan.confirm:
                 await self._cluster.confirm(*key)
                 again = await self._cluster.observe(*key)
                 if again is None:
                     return 0.0
-                seen, plan = await self._planned(key, dataclasses.replace(again, confirmed=True))
-            wait_s = self._wait_s(key, seen, plan)
+                observed, plan = await self._planned(
+                    key, dataclasses.replace(again, confirmed=True)
+                )
+            wait_s = self._wait_s(key, observed, plan)
             if wait_s > 0:
-                self._follow(key, seen, plan)
+                self._follow(key, observed, plan)
                 return min(wait_s, plan.requeue_after_s or wait_s)
-            if not await self._publish(key, seen, plan):
-                return self._retries_of(key, seen).due_in_s([STATUS])
-            self._follow(key, seen, plan)
-            requeue_after_s = await self._act(key, seen, plan)
-            self._note_support(key, seen, plan)
-            await self._emit(key, _ref(seen), plan.events)
-            await self._renew_token(key, seen)
+            if not await self._publish(key, observed, plan):
+                return self._retries_of(key, observed).due_in_s([STATUS])
+            self._follow(key, observed, plan)
+            requeue_after_s = await self._act(key, observed, plan)
+            self._schedule_support_check(key, observed, plan)
+            await self._emit(key, _ref(observed), plan.events)
+            await self._renew_token(key, observed)
         return requeue_after_s
 
-    async def _planned(self, key: Key, seen: Observed) -> tuple[Observed, Plan]:
+    async def _planned(self, key: Key, observed: Observed) -> tuple[Observed, Plan]:
         """The plan, and what was observed with all that it rests on."""
-        seen = self._with_failures(key, self._with_progress(key, seen))
-        seen = await self._with_lease_ages(seen)
-        seen = await self._with_support(key, seen)
-        seen = await self._with_queue_wait(key, seen)
-        return seen, self._decide(key, seen)
+        observed = self._with_failures(key, self._with_progress(key, observed))
+        observed = await self._with_lease_ages(observed)
+        observed = await self._with_support(key, observed)
+        observed = await self._with_queue_wait(key, observed)
+        return observed, self._decide(key, observed)
 
-    def _decide(self, key: Key, seen: Observed) -> Plan:
+    def _decide(self, key: Key, observed: Observed) -> Plan:
         """The plan. An error of ours is in the status of the run that it is about, and stops no
         other one.
         """
         rendering, now = self._rendering(), self._now()
         try:
-            plan = decide(seen, rendering, self._settings, now)
+            plan = decide(observed, rendering, self._settings, now)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._count_error(type(error).__name__)
             if self._plan_errors.get(key) != text:  # at each event it is the same again
                 log.exception("no plan for this run")
             self._plan_errors[key] = text
-            plan = failing_actions.after_error(seen.run, now, text)
+            plan = failing_actions.after_error(observed.run, now, text)
             return dataclasses.replace(plan, requeue_after_s=ERROR_RETRY_S)
         self._plan_errors.pop(key, None)
         return plan
@@ -169,7 +171,7 @@ class Reconciler:
             self._render, kuberay_namespaces=namespaces, token_key=self._tokens().keys[0]
         )
 
-    def _awaits_poll(self, key: Key, seen: Observed) -> bool:
+    def _awaits_poll(self, key: Key, observed: Observed) -> bool:
         """Whether to wait for the head's answer before anything is decided about the run.
 
         After a start of this process no progress of a running attempt is known: the status would
@@ -177,11 +179,11 @@ class Reconciler:
         written its final progress since the last poll, and is deleted with the job. No worker
         waits.
         """
-        uid, known = seen.run.metadata.uid, seen.run.status.running_attempt
+        uid, known = observed.run.metadata.uid, observed.run.status.running_attempt
         if known is None:
             return False
         attempt = known.number
-        job = next((j for j in seen.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
+        job = next((j for j in observed.ray_jobs if j["metadata"]["name"] == known.ray_job), None)
         status = (job or {}).get("status") or {}
         if job is not None and status.get("jobDeploymentStatus") in TERMINAL_DEPLOYMENTS:
             last = self._polls.snapshot(key, uid).progress
@@ -192,10 +194,10 @@ class Reconciler:
             return False
         return self._polls.poll_once(key, uid, attempt, "start")
 
-    def _with_progress(self, key: Key, seen: Observed) -> Observed:
-        snapshot = self._polls.snapshot(key, seen.run.metadata.uid)
+    def _with_progress(self, key: Key, observed: Observed) -> Observed:
+        snapshot = self._polls.snapshot(key, observed.run.metadata.uid)
         return dataclasses.replace(
-            seen,
+            observed,
             progress=snapshot.progress,
             progress_age_s=snapshot.progress_age_s,
             progress_failing_s=snapshot.progress_failing_s,
@@ -203,78 +205,78 @@ class Reconciler:
             progress_polled_s=snapshot.progress_polled_s,
         )
 
-    async def _with_lease_ages(self, seen: Observed) -> Observed:
+    async def _with_lease_ages(self, observed: Observed) -> Observed:
         """With the age of the Leases of those nodes with another sign of failure."""
-        names = suspect_nodes(seen, self._render, self._settings, self._now())
+        names = suspect_nodes(observed, self._render, self._settings, self._now())
         if not names:
-            return seen
+            return observed
         ages = await self._cluster.lease_ages(names)
         nodes = {
             name: dataclasses.replace(node, lease_age_s=ages.get(name))
-            for name, node in seen.nodes.items()
+            for name, node in observed.nodes.items()
         }
-        return dataclasses.replace(seen, nodes=nodes)
+        return dataclasses.replace(observed, nodes=nodes)
 
-    def _with_failures(self, key: Key, seen: Observed) -> Observed:
-        retries = self._known_retries(key, seen)
+    def _with_failures(self, key: Key, observed: Observed) -> Observed:
+        retries = self._known_retries(key, observed)
         if retries is None:
-            return dataclasses.replace(seen, acted=False)
-        return dataclasses.replace(seen, failing=retries.failing(), acted=retries.acted)
+            return dataclasses.replace(observed, acted=False)
+        return dataclasses.replace(observed, failing=retries.failing(), acted=retries.acted)
 
-    async def _with_support(self, key: Key, seen: Observed) -> Observed:
+    async def _with_support(self, key: Key, observed: Observed) -> Observed:
         """With what a running attempt needs beside its pods, where it was not read for a while.
 
         It is not watched: a watch of it would have every one of the cluster's runs in memory.
         """
-        if seen.run.status.running_attempt is None:
-            return seen
+        if observed.run.status.running_attempt is None:
+            return observed
         rendering, now = self._rendering(), self._clock()
         namespaces, due_at = self._support_due.get(key, ((), 0.0))
         if namespaces == rendering.kuberay_namespaces and now < due_at:
-            return seen
+            return observed
         found = []
         try:
-            for manifest in support_objects(seen.run, rendering):
+            for manifest in support_objects(observed.run, rendering):
                 found.append(await self._cluster.find(manifest))
         except ClusterError as error:
             log.info("not read: %s", text_of(error))
-            return seen
-        return dataclasses.replace(seen, support=tuple(known for known in found if known))
+            return observed
+        return dataclasses.replace(observed, support=tuple(known for known in found if known))
 
-    async def _with_queue_wait(self, key: Key, seen: Observed) -> Observed:
+    async def _with_queue_wait(self, key: Key, observed: Observed) -> Observed:
         """With what Kueue says of a run that it has not admitted."""
-        known = seen.run.status.running_attempt
+        known = observed.run.status.running_attempt
         name = known.ray_job if known else None
-        job = next((one for one in seen.ray_jobs if one["metadata"]["name"] == name), None)
+        job = next((one for one in observed.ray_jobs if one["metadata"]["name"] == name), None)
         queued = job is not None and KUEUE_QUEUE in (job["metadata"].get("labels") or {})
         if job is None or not queued or not (job.get("spec") or {}).get("suspend"):
             self._queue_waits.pop(key, None)
-            return seen
+            return observed
         read_at, said = self._queue_waits.get(key, (-QUEUE_S, None))
         if self._clock() - read_at >= QUEUE_S:
             said = await self._cluster.queue_wait(job)
             self._queue_waits[key] = (self._clock(), said)
-        return dataclasses.replace(seen, queue_wait=said)
+        return dataclasses.replace(observed, queue_wait=said)
 
-    def _note_support(self, key: Key, seen: Observed, plan: Plan) -> None:
+    def _schedule_support_check(self, key: Key, observed: Observed, plan: Plan) -> None:
         """When it is read again: soon after a repair, at once while that fails."""
-        if seen.support is None:
+        if observed.support is None:
             return
         repairs = {key_of(action) for action in plan.actions if isinstance(action, Apply | Restore)}
-        retries = self._known_retries(key, seen)
+        retries = self._known_retries(key, observed)
         failing = {one.key for one in retries.failing()} if retries else set()
         wait_s = 0.0 if repairs & failing else REPAIRED_S if repairs else SUPPORT_S
         self._support_due[key] = (self._rendering().kuberay_namespaces, self._clock() + wait_s)
 
-    async def _act(self, key: Key, seen: Observed, plan: Plan) -> float | None:
+    async def _act(self, key: Key, observed: Observed, plan: Plan) -> float | None:
         """Carries the plan out; seconds until the next reconcile.
 
         An action that fails is tried again by itself, see `ActionRetries`, and keeps no other from
         being carried out; but what begins an attempt is made in its order or not at all.
         """
-        if not plan.actions and self._known_retries(key, seen) is None:
+        if not plan.actions and self._known_retries(key, observed) is None:
             return plan.requeue_after_s
-        retries = self._retries_of(key, seen)
+        retries = self._retries_of(key, observed)
         retries.keep(plan.actions)
         waits = [] if plan.requeue_after_s is None else [plan.requeue_after_s]
         until, creates, tried = self._clock() + ACT_S, True, set()
@@ -286,9 +288,9 @@ class Reconciler:
                 waits.append(0.0)
                 break
             tried.add(key_of(action))
-            if not retries.due(key_of(action)) or not await self._try(action, seen, retries):
+            if not retries.due(key_of(action)) or not await self._try(action, observed, retries):
                 creates = creates and not is_creation
-        if retries.failing() != seen.failing:
+        if retries.failing() != observed.failing:
             waits.append(0.0)  # the status is to say so
         due_in_s = retries.due_in_s(tried)
         if due_in_s is not None:
@@ -297,22 +299,22 @@ class Reconciler:
             self._retries.pop(key, None)
         return min(waits, default=None)
 
-    async def _try(self, action: Action, seen: Observed, retries: ActionRetries) -> bool:
+    async def _try(self, action: Action, observed: Observed, retries: ActionRetries) -> bool:
         """Whether it has worked."""
         about_what = key_of(action)
         try:
-            await self._carry_out(action, seen)
+            await self._carry_out(action, observed)
         except NotLeading:
             raise
         except Exception as error:
             if about_what is None:
                 raise
-            self._note(about_what, error, retries)
+            self._record_failure(about_what, error, retries)
             return False
         retries.worked(about_what)
         return True
 
-    def _note(self, what: ActionKey, error: Exception, retries: ActionRetries) -> None:
+    def _record_failure(self, what: ActionKey, error: Exception, retries: ActionRetries) -> None:
         """An action that failed: counted, remembered, and logged unless it only repeats.
 
         A conflict is no fault: the cache was out of date.
@@ -326,8 +328,8 @@ class Reconciler:
         else:
             log.exception("%s %s %s", *what)
 
-    async def _carry_out(self, action: Action, seen: Observed) -> None:
-        metadata = seen.run.metadata
+    async def _carry_out(self, action: Action, observed: Observed) -> None:
+        metadata = observed.run.metadata
         match action:
             case Apply(manifest):
                 await self._cluster.apply(manifest)
@@ -350,49 +352,49 @@ class Reconciler:
                 key = (metadata.namespace, metadata.name)
                 self._polls.post_suspend(key, metadata.uid, attempt)
 
-    def _wait_s(self, key: Key, seen: Observed, plan: Plan) -> float:
+    def _wait_s(self, key: Key, observed: Observed, plan: Plan) -> float:
         """How long a status waits in which nothing but measurements has changed."""
         if plan.actions or plan.events or plan.status.completion_time:
             return 0.0
-        former, status = seen.run.status.to_dict(), plan.status.to_dict()
+        former, status = observed.run.status.to_dict(), plan.status.to_dict()
         return self._pace.wait_s(key, former, status) if status != former else 0.0
 
-    async def _publish(self, key: Key, seen: Observed, plan: Plan) -> bool:
+    async def _publish(self, key: Key, observed: Observed, plan: Plan) -> bool:
         """The only place that writes a status; whether the plan may be carried out.
 
         A status that the API server does not take is said in the former one, else by an event.
         Without it nothing may be done, for it is the operator's memory.
         """
-        ref = _ref(seen)
+        ref = _ref(observed)
         deleted = any(isinstance(a, Delete) and a.ref.uid == ref.uid for a in plan.actions)
-        if deleted or plan.status.to_dict() == seen.run.status.to_dict():
+        if deleted or plan.status.to_dict() == observed.run.status.to_dict():
             return True
-        known = self._known_retries(key, seen)
+        known = self._known_retries(key, observed)
         if known is not None and not known.due(STATUS):
             return False
-        version = seen.run.metadata.resource_version
+        version = observed.run.metadata.resource_version
         try:
             await self._cluster.write_status(ref, plan.status, version)
         except Rejected as error:
-            retries = self._retries_of(key, seen)
-            self._note(STATUS, error, retries)
-            await self._publish_refusal(key, seen, str(error))
+            retries = self._retries_of(key, observed)
+            self._record_failure(STATUS, error, retries)
+            await self._publish_refusal(key, observed, str(error))
             return False
         self._pace.wrote(key)
         if known is not None:
             known.worked(STATUS)
         return True
 
-    async def _publish_refusal(self, key: Key, seen: Observed, message: str) -> None:
+    async def _publish_refusal(self, key: Key, observed: Observed, message: str) -> None:
         """Says in the former status, else in an event, that the next one is refused."""
-        plan = failing_actions.without_status(seen.run, self._now(), message)
-        if plan.status.to_dict() == seen.run.status.to_dict():
+        plan = failing_actions.without_status(observed.run, self._now(), message)
+        if plan.status.to_dict() == observed.run.status.to_dict():
             return
         try:
-            version = seen.run.metadata.resource_version
-            await self._cluster.write_status(_ref(seen), plan.status, version)
+            version = observed.run.metadata.resource_version
+            await self._cluster.write_status(_ref(observed), plan.status, version)
         except Rejected:
-            await self._emit(key, _ref(seen), plan.events)
+            await self._emit(key, _ref(observed), plan.events)
 
     async def _emit(self, key: Key, ref: Ref, events: tuple[RunEvent, ...]) -> None:
         """Best effort: a slow webhook on events must not hold up the run."""
@@ -404,20 +406,20 @@ class Reconciler:
                 for event in admitted:
                     await self._cluster.emit(ref, event.type, event.reason, event.message)
 
-    def _follow(self, key: Key, seen: Observed, plan: Plan) -> None:
+    def _follow(self, key: Key, observed: Observed, plan: Plan) -> None:
         attempt = plan.status.running_attempt
         if attempt is not None:
-            self._polls.follow(key, seen.run.metadata.uid, attempt.number)
+            self._polls.follow(key, observed.run.metadata.uid, attempt.number)
         else:
             self._polls.unfollow(key)
 
-    async def _renew_token(self, key: Key, seen: Observed) -> None:
+    async def _renew_token(self, key: Key, observed: Observed) -> None:
         """Makes a valid token for a head that accepts none of ours; the kubelet mounts it.
 
         Its own Secret is gone, or has one of a key that is lost. Created, never changed: the right
         to change Secrets would be one to read them all.
         """
-        uid = seen.run.metadata.uid
+        uid = observed.run.metadata.uid
         began_with = self._polls.snapshot(key, uid).refused_key
         now = self._now()
         if not began_with or self._renewed.get(uid, now) > now:
@@ -427,10 +429,10 @@ class Reconciler:
         self._renewed[uid] = now + timedelta(seconds=RENEW_S)
         tokens = self._tokens()
         if began_with in tokens.keys:
-            secret = token_secret(seen.run, began_with)
+            secret = token_secret(observed.run, began_with)
         else:
             log.warning("the head's token is of key %s, which is lost", began_with)
-            secret = renewed_token_secret(seen.run, began_with)
+            secret = renewed_token_secret(observed.run, began_with)
         token = tokens.of(uid, began_with)
         try:
             await self._cluster.create(with_token(secret, token))
@@ -446,21 +448,21 @@ class Reconciler:
         self._support_due.pop(key, None)
         self._queue_waits.pop(key, None)
 
-    def _known_retries(self, key: Key, seen: Observed) -> ActionRetries | None:
+    def _known_retries(self, key: Key, observed: Observed) -> ActionRetries | None:
         """Of this run and this spec: after an edit everything is tried anew."""
-        metadata = seen.run.metadata
+        metadata = observed.run.metadata
         version, retries = self._retries.get(key, (None, None))
         return retries if version == (metadata.uid, metadata.generation) else None
 
-    def _retries_of(self, key: Key, seen: Observed) -> ActionRetries:
-        known = self._known_retries(key, seen)
+    def _retries_of(self, key: Key, observed: Observed) -> ActionRetries:
+        known = self._known_retries(key, observed)
         if known is not None:
             return known
-        metadata, retries = seen.run.metadata, ActionRetries(self._clock)
+        metadata, retries = observed.run.metadata, ActionRetries(self._clock)
         self._retries[key] = ((metadata.uid, metadata.generation), retries)
         return retries
 
 
-def _ref(seen: Observed) -> Ref:
-    metadata = seen.run.metadata
+def _ref(observed: Observed) -> Ref:
+    metadata = observed.run.metadata
     return Ref(API_VERSION, KIND, metadata.namespace, metadata.name, metadata.uid)

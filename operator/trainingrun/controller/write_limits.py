@@ -115,8 +115,8 @@ def _decided(status: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _without(found: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name not in names}
+def _without(fields: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 UNANSWERED_S = (0.1, 30.0)

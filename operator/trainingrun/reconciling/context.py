@@ -23,7 +23,7 @@ from ..rendering import names
 from ..rendering.platforms import RenderSettings
 from . import pod_status
 from .bookkeeping import Bookkeeping
-from .findings import Draft
+from .findings import StatusDraft
 from .members import Candidate, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller_uid
@@ -71,56 +71,58 @@ class PodSummary(NamedTuple):
 class PodIndex:
     """The pods of one attempt."""
 
-    def __init__(self, found: Sequence[tuple[Object, PodSummary]] = ()) -> None:
+    def __init__(self, pods: Sequence[tuple[Object, PodSummary]] = ()) -> None:
         """Sort these pods."""
-        self._found = found
-        self.all = [pod for pod, _ in found]
-        self.unwell = [pod for pod, known in found if not known.well]
+        self._pods = pods
+        self.all = [pod for pod, _ in pods]
+        self.unwell = [pod for pod, summary in pods if not summary.well]
         """Those that do not simply run; every sign of a loss or of a start that hangs is there."""
-        self.heads = [pod for pod, known in found if known.head]
+        self.heads = [pod for pod, summary in pods if summary.head]
 
     @cached_property
     def by_uid(self) -> Mapping[str, Object]:
         """Each pod by its UID."""
-        return {known.uid: pod for pod, known in self._found}
+        return {summary.uid: pod for pod, summary in self._pods}
 
     @cached_property
     def by_name(self) -> Mapping[str, Object]:
         """Each pod by its name."""
-        return {known.name: pod for pod, known in self._found}
+        return {summary.name: pod for pod, summary in self._pods}
 
     @cached_property
     def by_node(self) -> Mapping[str, list[Object]]:
         """The pods on each node."""
-        found: dict[str, list[Object]] = {}
-        for pod, known in self._found:
-            if known.node:
-                found.setdefault(known.node, []).append(pod)
-        return found
+        pods: dict[str, list[Object]] = {}
+        for pod, summary in self._pods:
+            if summary.node:
+                pods.setdefault(summary.node, []).append(pod)
+        return pods
 
     @property
     def held(self) -> Iterator[tuple[bool, str | None, tuple[tuple[str, float], ...]]]:
         """Of each pod that holds a node: whether it is the head, the node, and what it takes."""
-        for _, known in self._found:
-            if known.requests is not None:
-                yield known.head, known.node, known.requests
+        for _, summary in self._pods:
+            if summary.requests is not None:
+                yield summary.head, summary.node, summary.requests
 
     @property
     def workers_on_nodes(self) -> Iterator[tuple[str, str, str]]:
         """Of each worker that holds a node: its name, the node, and since when."""
-        for _, known in self._found:
-            if not known.head and known.node is not None and known.requests is not None:
-                yield known.name, known.node, known.scheduled
+        for _, summary in self._pods:
+            if not summary.head and summary.node is not None and summary.requests is not None:
+                yield summary.name, summary.node, summary.scheduled
 
     @cached_property
     def ready_workers(self) -> frozenset[str]:
         """Names of the worker pods that are ready."""
-        return frozenset(known.name for _, known in self._found if known.ready and not known.head)
+        return frozenset(
+            summary.name for _, summary in self._pods if summary.ready and not summary.head
+        )
 
     @cached_property
     def oldest_worker(self) -> str:
         """When the first of the workers joined a head; "": none has."""
-        joined = (known.joined for _, known in self._found if not known.head)
+        joined = (summary.joined for _, summary in self._pods if not summary.head)
         return min(filter(None, joined), default="")
 
 
@@ -183,14 +185,14 @@ class ReconcileContext:
     @cached_property
     def own_jobs(self) -> dict[int, Object]:
         """The RayJobs that this run owns, by attempt."""
-        found = {}
+        jobs = {}
         for job in self.observed.ray_jobs:
             number = attempt_of(job)
             if number is None or pod_status.name(job) != names.ray_job_name(self.run, number):
                 continue
             if controller_uid(job, "TrainingRun") == self.run.metadata.uid:
-                found[number] = job
-        return found
+                jobs[number] = job
+        return jobs
 
     @cached_property
     def _own_clusters(self) -> dict[str, Object]:
@@ -251,12 +253,12 @@ class ReconcileContext:
     def _pods(self) -> dict[int, PodIndex]:
         """The run's own pods by attempt, see `members`."""
         attempts = {}
-        for number, found in self._candidates.items():
+        for number, pods in self._candidates.items():
             strangers: frozenset[str] = frozenset()
             if self.clusters(number) or self.run.status.running_attempt is not None:
-                candidates = [known.candidate for _, known in found]
+                candidates = [summary.candidate for _, summary in pods]
                 strangers = foreign_pods(candidates, self._evidence(number))
-            own = [(pod, known) for pod, known in found if known.uid not in strangers]
+            own = [(pod, summary) for pod, summary in pods if summary.uid not in strangers]
             attempts[number] = PodIndex(own)
         return attempts
 
@@ -314,14 +316,14 @@ class ReconcileContext:
         """Every pod of the run, of whatever attempt, by the UID of its RayCluster. Of one that
         nobody has seen a name says nothing.
         """
-        return [pod for found in self._candidates.values() for pod, _ in found]
+        return [pod for pods in self._candidates.values() for pod, _ in pods]
 
     def head_is_gone(self, number: int) -> bool:
         """Whether the attempt has no head pod that lives, nor one that KubeRay may name soon."""
         if not pod_status.absent(self.head(number)):
             return False
-        found = self._candidates.get(number, ())
-        return not any(known.head and known.candidate.living for _, known in found)
+        candidates = self._candidates.get(number, ())
+        return not any(known.head and known.candidate.living for _, known in candidates)
 
     @property
     def clusters_left(self) -> list[Object]:
@@ -330,8 +332,8 @@ class ReconcileContext:
 
     def cluster(self, number: int) -> Object | None:
         """The attempt's newest RayCluster that is not being deleted."""
-        found = (item for item in self.clusters(number) if not pod_status.terminating(item))
-        return max(found, key=pod_status.creation_text, default=None)
+        clusters = (item for item in self.clusters(number) if not pod_status.terminating(item))
+        return max(clusters, key=pod_status.creation_text, default=None)
 
     def worker_group(self, number: int) -> Object:
         """The group of workers of that RayCluster; empty: there is none."""
@@ -367,8 +369,8 @@ class ReconcileContext:
 
     def progress(self, number: int) -> Progress | None:
         """The runtime's last document, if that attempt's driver wrote it."""
-        found = self.observed.progress
-        return found if found and found.attempt == number else None
+        newest = self.observed.progress
+        return newest if newest and newest.attempt == number else None
 
     def suspended_by_queue(self, number: int) -> bool:
         """Whether a queue keeps the attempt waiting, or has suspended it."""
@@ -409,15 +411,15 @@ class ReconcileContext:
             and age_s < self.settings.final_progress_s
         )
 
-    def wanted_workers(self, draft: Draft) -> int:
+    def wanted_workers(self, draft: StatusDraft) -> int:
         """Workers of the current attempt as it was rendered: its world size."""
         return draft.bookkeeping.workers or self.run.spec.total_workers
 
-    def wanted_pods(self, draft: Draft) -> int:
+    def wanted_pods(self, draft: StatusDraft) -> int:
         """Pods of the current attempt: those of its workers as they were rendered, and the head."""
         return self.wanted_workers(draft) // self.run.spec.workers.per_pod + 1
 
-    def all_pods(self, draft: Draft) -> int:
+    def all_pods(self, draft: StatusDraft) -> int:
         """Those, and the standby pods."""
         return self.wanted_pods(draft) + self.run.spec.workers.standby
 
@@ -431,7 +433,7 @@ class ReconcileContext:
         """Whether the training begins, and goes on, while some pods are missing."""
         return self.is_elastic or self.run.spec.workers.standby > 0
 
-    def asked_pods(self, draft: Draft, number: int) -> int:
+    def asked_pods(self, draft: StatusDraft, number: int) -> int:
         """Pods that KubeRay is to keep: fewer than all while an attempt begins without some."""
         wanted = self.all_pods(draft)
         if not self.can_lack_pods:
@@ -439,14 +441,14 @@ class ReconcileContext:
         replicas = self.worker_group(number).get("replicas")
         return wanted if replicas is None else min(wanted, replicas + 1)
 
-    def trains_with_fewer(self, draft: Draft, number: int) -> bool:
+    def trains_with_fewer(self, draft: StatusDraft, number: int) -> bool:
         """Whether an elastic run trains, and with fewer workers than all."""
         progress = self.live_progress(number)
         if progress is None or not self.is_elastic or not trains(progress):
             return False
         return self.run.spec.minimum_workers <= progress.world_size < self.wanted_workers(draft)
 
-    def trains_without_standby(self, draft: Draft, number: int) -> bool:
+    def trains_without_standby(self, draft: StatusDraft, number: int) -> bool:
         """Whether all workers train, and standby pods are missing."""
         progress, standby = self.live_progress(number), self.run.spec.workers.standby
         if not standby or progress is None or not trains(progress):
@@ -458,26 +460,26 @@ class ReconcileContext:
 
     def spare_pods(self, number: int) -> frozenset[str]:
         """Names of the pods in which no rank is, by the driver that answers."""
-        found = self._spare_pods.get(number)
-        if found is None:
+        spare = self._spare_pods.get(number)
+        if spare is None:
             progress = self.live_progress(number) if self.run.spec.workers.standby else None
             known = progress is not None and self.driver_answers(number)
-            found = frozenset(progress.spare_pods if progress is not None and known else ())
-            self._spare_pods[number] = found
-        return found
+            spare = frozenset(progress.spare_pods if progress is not None and known else ())
+            self._spare_pods[number] = spare
+        return spare
 
     @cached_property
     def _spare_pods(self) -> dict[int, frozenset[str]]:
         return {}
 
-    def every_pod_runs(self, draft: Draft, number: int) -> bool:
+    def every_pod_runs(self, draft: StatusDraft, number: int) -> bool:
         """Whether the attempt has all of its pods, and each of them runs."""
         index = self.index(number)
         if len(index.all) < self.asked_pods(draft, number):
             return False
         return all(pod_status.running(pod) for pod in index.unwell)
 
-    def enough_pods_run(self, draft: Draft, number: int) -> bool:
+    def enough_pods_run(self, draft: StatusDraft, number: int) -> bool:
         """Whether so many pods run that the attempt trains: all; or the head and, of an elastic run
         as many as `workers.minimum` takes, of one with standby pods as many as all workers take.
         """
@@ -491,11 +493,11 @@ class ReconcileContext:
 
     def lost_by_ray(self, number: int) -> frozenset[str]:
         """Names or hostnames of the nodes that the live driver reports as lost."""
-        found = self._lost_by_ray.get(number)
-        if found is None:
+        nodes = self._lost_by_ray.get(number)
+        if nodes is None:
             progress = self.live_progress(number)
-            found = self._lost_by_ray[number] = frozenset(progress.lost_nodes if progress else ())
-        return found
+            nodes = self._lost_by_ray[number] = frozenset(progress.lost_nodes if progress else ())
+        return nodes
 
     def is_lost_by_ray(self, number: int, node: NodeState) -> bool:
         """Whether the live driver reports the node as lost, by its name or its hostname."""
@@ -584,14 +586,14 @@ def _read(pod: Object) -> PodSummary:
 
 def _ended(pod: Object) -> str:
     if pod_status.terminating(pod):
-        found = pod_status.deletion_requested_at(pod)
-        return written(found) if found else ""
+        requested = pod_status.deletion_requested_at(pod)
+        return written(requested) if requested else ""
     return str((pod_status.ray_ending(pod) or {}).get("finishedAt") or "")
 
 
 def _scheduled(pod: Object) -> str:
-    found = pod_status.scheduled_at(pod)
-    return written(found) if found else pod_status.creation_text(pod)
+    scheduled = pod_status.scheduled_at(pod)
+    return written(scheduled) if scheduled else pod_status.creation_text(pod)
 
 
 def _well(pod: Object) -> bool:

@@ -20,7 +20,7 @@ MOST_EVENTS = 20
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
-class Draft(NamedTuple):
+class StatusDraft(NamedTuple):
     """The run's next status so far: the last one, with what the policies have changed."""
 
     status: RunStatus
@@ -29,16 +29,18 @@ class Draft(NamedTuple):
     """What its `seen` will be."""
 
     @classmethod
-    def of(cls, status: RunStatus) -> "Draft":
+    def of(cls, status: RunStatus) -> "StatusDraft":
         """From the status that was last written."""
         return cls(status, Bookkeeping.read(status.seen))
 
-    def changed(self, found: "Findings") -> "Draft":
+    def changed(self, findings: "Findings") -> "StatusDraft":
         """With what a policy changes."""
-        return Draft(
-            self.status.model_copy(update=dict(found.status)) if found.status else self.status,
-            self.bookkeeping.model_copy(update=dict(found.bookkeeping))
-            if found.bookkeeping
+        return StatusDraft(
+            self.status.model_copy(update=dict(findings.status))
+            if findings.status
+            else self.status,
+            self.bookkeeping.model_copy(update=dict(findings.bookkeeping))
+            if findings.bookkeeping
             else self.bookkeeping,
         )
 
@@ -102,7 +104,7 @@ class Findings(NamedTuple):
 class PlanBuilder:
     """The next status, and what was found so far."""
 
-    draft: Draft
+    draft: StatusDraft
     actions: list[Action] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     charged: frozenset[str] = frozenset()
@@ -114,21 +116,21 @@ class PlanBuilder:
     blocker: Blocker | None = None
     refused: Blocker | None = None
 
-    def add(self, found: Findings) -> None:
+    def add(self, findings: Findings) -> None:
         """Add what a policy found."""
-        self.draft = self.draft.changed(found)
-        self.actions += found.actions
-        for event in found.events:
+        self.draft = self.draft.changed(findings)
+        self.actions += findings.actions
+        for event in findings.events:
             self.events.append(replace(event, message=short(event.message)))
-        self.charged |= found.charged
-        if found.requeue_within_s is not None:
-            within_s = max(found.requeue_within_s, 0.0)
+        self.charged |= findings.charged
+        if findings.requeue_within_s is not None:
+            within_s = max(findings.requeue_within_s, 0.0)
             known_s = self.requeue_after_s
             self.requeue_after_s = within_s if known_s is None else min(known_s, within_s)
-        self.end = self.end or found.end
-        self.run_failure = self.run_failure or found.run_failure
-        self.blocker = self.blocker or found.blocker
-        self.refused = self.refused or found.refused
+        self.end = self.end or findings.end
+        self.run_failure = self.run_failure or findings.run_failure
+        self.blocker = self.blocker or findings.blocker
+        self.refused = self.refused or findings.refused
 
     def plan(self) -> Plan:
         """What was decided."""

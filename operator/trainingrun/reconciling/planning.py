@@ -15,7 +15,7 @@ from ..rendering.platforms import RenderSettings
 from .attempts import budgets, ending, keeping, lifetime, scaling, starting
 from .context import ReconcileContext, UnconfirmedAbsence
 from .diagnosis import blockers, failing_actions, stuck
-from .findings import AttemptEnd, Draft, Findings, PlanBuilder
+from .findings import AttemptEnd, Findings, PlanBuilder, StatusDraft
 from .losses import avoided_nodes, capacity, evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
@@ -44,7 +44,7 @@ def plan(
 
 def _plan(context: ReconcileContext) -> Plan:
     observed = context.observed
-    builder = PlanBuilder(Draft.of(observed.run.status))
+    builder = PlanBuilder(StatusDraft.of(observed.run.status))
     if observed.run.metadata.deletion_timestamp:
         _while_deleted(context, builder)
         return builder.plan()
@@ -65,7 +65,7 @@ def _plan(context: ReconcileContext) -> Plan:
     if builder.run_failure:
         builder.add(lifetime.fail(context, builder.draft, builder.run_failure))
         builder.add(history.close(builder.draft, f"the run failed: {builder.run_failure.message}"))
-    builder.add(budgets.note_charges(builder.draft, builder.charged))
+    builder.add(budgets.record_charges(builder.draft, builder.charged))
     builder.add(budgets.rule_uses(context, builder.draft))
     builder.add(avoided_nodes.report(builder.draft))
     builder.add(cost.record(context, builder.draft))
@@ -102,7 +102,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     lost = node_loss.lost_nodes(context, number)
     signs = {name: node.signs for name, node in lost.items()}
     builder.add(evidence.record_lost_nodes(context, builder.draft, number, signs))
-    builder.add(history.settle(context, builder.draft, number))
+    builder.add(history.record_costs(context, builder.draft, number))
     builder.add(capacity.choose(context, builder.draft, number))
     builder.add(ending.ended(context, builder.draft, builder.charged, attempt))
     if not builder.end:
@@ -195,9 +195,9 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     if prevented:
         builder.add(prevented)
         return
-    found = starting.find_restore_source(context, builder.draft)
-    if found:
-        builder.add(found)
+    findings = starting.find_restore_source(context, builder.draft)
+    if findings:
+        builder.add(findings)
         return
     builder.add(node_loss.lift_exclusion(context, builder.draft))
     builder.add(avoided_nodes.lift(context, builder.draft))
@@ -250,12 +250,14 @@ def _clean_up(context: ReconcileContext, builder: PlanBuilder) -> None:
 
 def _report_failing(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Say which actions do not work, before whatever else keeps the run from continuing."""
-    found = failing_actions.report(context, builder.draft, builder.actions)
-    builder.blocker = found.blocker or builder.blocker
-    builder.add(found)
+    findings = failing_actions.report(context, builder.draft, builder.actions)
+    builder.blocker = findings.blocker or builder.blocker
+    builder.add(findings)
 
 
-def requeue_after_s(context: ReconcileContext, draft: Draft, attempt: Attempt) -> float | None:
+def requeue_after_s(
+    context: ReconcileContext, draft: StatusDraft, attempt: Attempt
+) -> float | None:
     """Seconds until the attempt is reconciled again; None: when something happens.
 
     Whatever happens to its objects, and each new progress document, reconciles the run at once.
@@ -270,7 +272,7 @@ def requeue_after_s(context: ReconcileContext, draft: Draft, attempt: Attempt) -
     return min((max(often, min(LONGEST_S, age * SHARE_OF_AGE)) for age in ages), default=otherwise)
 
 
-def _ages(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Iterator[float]:
+def _ages(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Iterator[float]:
     """For how many seconds each thing lasts that may soon be decided on; none: nothing is."""
     progress, index = context.live_progress(attempt.number), context.index(attempt.number)
     if (

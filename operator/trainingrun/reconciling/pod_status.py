@@ -57,8 +57,8 @@ def is_head(pod: Object) -> bool:
 
 def node_name(pod: Object) -> str | None:
     """The node that it was scheduled on."""
-    found = pod.get("spec", {}).get("nodeName")
-    return str(found) if found else None
+    node = pod.get("spec", {}).get("nodeName")
+    return str(node) if node else None
 
 
 def holds_its_node(pod: Object) -> bool:
@@ -68,12 +68,12 @@ def holds_its_node(pod: Object) -> bool:
 
 def requests(pod: Object) -> tuple[tuple[str, float], ...]:
     """What its containers request of the node, by resource, in base units."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for container in pod.get("spec", {}).get("containers") or ():
         requested = (container.get("resources") or {}).get("requests") or {}
         for resource, quantity in requested.items():
-            found[resource] = found.get(resource, 0.0) + measure(quantity)
-    return tuple(sorted(found.items()))
+            totals[resource] = totals.get(resource, 0.0) + measure(quantity)
+    return tuple(sorted(totals.items()))
 
 
 def phase(pod: Object) -> str:
@@ -109,16 +109,20 @@ def running(pod: Object) -> bool:
 
 def ready(pod: Object) -> bool:
     """Whether its condition Ready is True."""
-    found = condition(pod, "Ready")
-    return found is not None and found.get("status") == "True"
+    readiness = condition(pod, "Ready")
+    return readiness is not None and readiness.get("status") == "True"
 
 
 def ready_since(pod: Object) -> datetime | None:
     """Since when it is Ready; None: it is not, or that is not known."""
-    found = condition(pod, "Ready")
-    if found is None or found.get("status") != "True" or not found.get("lastTransitionTime"):
+    readiness = condition(pod, "Ready")
+    if (
+        readiness is None
+        or readiness.get("status") != "True"
+        or not readiness.get("lastTransitionTime")
+    ):
         return None
-    return parsed(found["lastTransitionTime"])
+    return parsed(readiness["lastTransitionTime"])
 
 
 def deletion_requested_at(pod: Object) -> datetime | None:
@@ -148,9 +152,9 @@ def container_statuses(pod: Object) -> Iterator[Object]:
 
 def ray_container(pod: Object) -> Object | None:
     """The status of the container that Ray runs in; the user's sidecars are no part of the run."""
-    for found in pod.get("status", {}).get("containerStatuses") or ():
-        if found.get("name") in RAY_CONTAINERS:
-            return dict(found)
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        if status.get("name") in RAY_CONTAINERS:
+            return dict(status)
     return None
 
 
@@ -169,8 +173,8 @@ def joined(pod: Object) -> str:
 
 def ray_ending(pod: Object) -> Object | None:
     """How Ray's container ended, now or before it was restarted; None: it did not."""
-    found = ray_container(pod)
-    return _ending(found) if found else None
+    container = ray_container(pod)
+    return _ending(container) if container else None
 
 
 def all_containers_ended(pod: Object) -> bool:
@@ -179,8 +183,8 @@ def all_containers_ended(pod: Object) -> bool:
     """
     if not pod.get("status", {}).get("containerStatuses"):
         return False
-    found = container_statuses(pod)
-    return all((known.get("state") or {}).get("terminated") for known in found)
+    statuses = container_statuses(pod)
+    return all((status.get("state") or {}).get("terminated") for status in statuses)
 
 
 def terminations(pod: Object) -> Iterator[Object]:
@@ -191,8 +195,8 @@ def terminations(pod: Object) -> Iterator[Object]:
     if own:
         yield own
     elif phase(pod) == "Failed":
-        for found in pod["status"].get("initContainerStatuses") or ():
-            ending = _ending(found)
+        for status in pod["status"].get("initContainerStatuses") or ():
+            ending = _ending(status)
             if ending and ending.get("exitCode") != 0:
                 yield ending
 
@@ -219,39 +223,43 @@ def _ending(container: Object) -> Object | None:
 
 def waiting(pod: Object) -> Iterator[tuple[str, str]]:
     """Reason and message of each container that cannot start."""
-    for found in container_statuses(pod):
-        state = (found.get("state") or {}).get("waiting")
+    for status in container_statuses(pod):
+        state = (status.get("state") or {}).get("waiting")
         if state:
             yield str(state.get("reason", "")), str(state.get("message", ""))
 
 
 def condition(item: Object, type_: str) -> Object | None:
     """One condition of a pod or RayCluster."""
-    for found in item.get("status", {}).get("conditions") or ():
-        if found.get("type") == type_:
-            return dict(found)
+    for one in item.get("status", {}).get("conditions") or ():
+        if one.get("type") == type_:
+            return dict(one)
     return None
 
 
 def unschedulable(pod: Object) -> bool:
     """Whether the scheduler finds no node for it."""
-    found = condition(pod, "PodScheduled")
-    return bool(found and found.get("status") == "False" and found.get("reason") == "Unschedulable")
+    scheduled = condition(pod, "PodScheduled")
+    return bool(
+        scheduled
+        and scheduled.get("status") == "False"
+        and scheduled.get("reason") == "Unschedulable"
+    )
 
 
 def unschedulable_since(pod: Object) -> datetime | None:
     """Since when no node takes it; None: one does, or the scheduler has not said so."""
-    found = condition(pod, "PodScheduled")
-    if found is None or not unschedulable(pod) or not found.get("lastTransitionTime"):
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is None or not unschedulable(pod) or not scheduled.get("lastTransitionTime"):
         return None
-    return parsed(found["lastTransitionTime"])
+    return parsed(scheduled["lastTransitionTime"])
 
 
 def scheduled_at(pod: Object) -> datetime | None:
     """When a node was found for it."""
-    found = condition(pod, "PodScheduled")
-    if found and found.get("status") == "True" and found.get("lastTransitionTime"):
-        return parsed(found["lastTransitionTime"])
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled and scheduled.get("status") == "True" and scheduled.get("lastTransitionTime"):
+        return parsed(scheduled["lastTransitionTime"])
     return None
 
 
@@ -292,5 +300,5 @@ def controller(owned: Object, kind: str) -> Controller | None:
 
 def controller_uid(owned: Object, kind: str) -> str | None:
     """UID of the object of that kind that controls it; None: none does."""
-    found = controller(owned, kind)
-    return found.uid if found else None
+    owner = controller(owned, kind)
+    return owner.uid if owner else None

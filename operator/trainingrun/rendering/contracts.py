@@ -39,8 +39,8 @@ RAY_STRATEGIES: dict[str, Strategy] = {
 
 def _placement(run: TrainingRun) -> Strategy:
     workers = run.spec.workers
-    # Ray has to fill each pod, or a replaced pod that still ends would get some of the workers.
-    # Where the pods are is for Kubernetes to decide.
+    # Ray has to fill each pod, or a replaced pod that still ends would get some of the workers. So
+    # ranks 0 to 7 share a pod of 8. Where the pods are is for Kubernetes to decide.
     return RAY_STRATEGIES[workers.placement] if workers.per_pod == 1 else "PACK"
 
 

@@ -1,1 +1,1 @@
-"""What is in the run's folder: checkpoints, their manifests and the final result."""
+"""Checkpoints: what is in their files, how they are uploaded, downloaded and restored."""

@@ -39,7 +39,8 @@ class Dealing:
 
     A step takes what `whole` ranks take in one batch each. Fewer ranks share it in as many
     microbatches as it needs, each of them as many. Where their number divides `whole`, these are
-    the very batches of `whole` ranks.
+    the very batches of `whole` ranks. The batches of `whole` ranks are not dealt out as they are
+    otherwise: six ranks would need as long for eight of them as four do.
     """
 
     batch_size: int
@@ -52,8 +53,8 @@ class Dealing:
     """Ranks whose batches make up one step, no fewer than `ranks`; 0: `ranks`, and each of them
     takes a step as one batch."""
     ones: bool = field(init=False)
-    """Whether a microbatch is one sample. Some then repeat a sample that counts in another one:
-    each rank has as many of them, and none is empty."""
+    """Whether a microbatch is one sample, as two may not fit into memory. Some then repeat a sample
+    that counts in another one: each rank has as many of them, and none is empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ones", self.batch_size == 1 and self.whole > 0)

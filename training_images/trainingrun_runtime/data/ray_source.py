@@ -23,7 +23,8 @@ class Layout:
 
     Ray Data hands blocks to the ranks in turn where all of them have as many rows. So a block holds
     what one rank takes in some batches, and the ranks' blocks follow one another. A batch that has
-    fewer samples, as at the end of an epoch, is filled up with rows that the rank leaves out.
+    fewer samples, as at the end of an epoch, is filled up with rows that the rank leaves out. The
+    blocks that Ray Data makes by itself are no unit: their number follows from the CPUs.
     """
 
     position: Position

@@ -29,7 +29,11 @@ class GpuUtilization:
         self._handles: list[Any] | None = None
 
     def read(self) -> float | None:
-        """Share of the last moment in which they computed, from 0 to 1; None: not known."""
+        """Share of the last moment in which they computed, from 0 to 1; None: not known.
+
+        A kernel of NCCL that waits for other ranks counts, too. The tests have no GPU, and give a
+        stand-in for NVML.
+        """
         try:
             if self._handles is None:
                 self._handles = self._found()

@@ -8,7 +8,7 @@ them as workers.
 
 Only a rank has its variables, its folder and its devices, and a module may read them at its import.
 So the user's modules, and packages that are neither in `MODULES` nor in `PACKAGES`, are imported by
-the rank alone.
+the rank alone, in each start: scikit-learn takes 0.8 s of a core.
 """
 
 import contextlib

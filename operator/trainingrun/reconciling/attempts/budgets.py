@@ -12,7 +12,7 @@ from ...api.reasons import EventReason
 from ...api.status import RuleUse
 from ..bookkeeping import Charged
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import RunEvent
 from ..status import goodput
 
@@ -24,23 +24,23 @@ _FIELDS = {
 """By the budget's name, what bounds it."""
 
 
-def used(draft: Draft, name: str) -> int:
+def used(draft: StatusDraft, name: str) -> int:
     """How many failures count against a budget, or a rule by its key, now."""
-    lost, seen = draft.status.disruptions, draft.bookkeeping
+    lost, bookkeeping = draft.status.disruptions, draft.bookkeeping
     match name:
         case "application":
             count = lost.application_errors + lost.out_of_memory
         case "infrastructure":
             count = lost.preemptions + lost.node_losses + lost.head_losses + lost.worker_failures
-            count += seen.other_losses
+            count += bookkeeping.other_losses
         case "hang":
             count = lost.hangs
         case _:
-            count = seen.rule_counts[name].matches if name in seen.rule_counts else 0
-    return max(count - seen.forgiven.get(name, 0), 0)
+            count = bookkeeping.rule_counts[name].matches if name in bookkeeping.rule_counts else 0
+    return max(count - bookkeeping.forgiven.get(name, 0), 0)
 
 
-def note_charges(draft: Draft, charged: frozenset[str]) -> Findings:
+def record_charges(draft: StatusDraft, charged: frozenset[str]) -> Findings:
     """Remember where the run was when these budgets and rules were used: progress begins there."""
     names = [name for name in sorted(charged) if name != "none" and used(draft, name)]
     if not names:
@@ -55,26 +55,26 @@ def note_charges(draft: Draft, charged: frozenset[str]) -> Findings:
     )
 
 
-def refill(context: ReconcileContext, draft: Draft) -> Findings:
+def refill(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Fill the budgets and rules after which the run has made progress for long enough.
 
     Only what a checkpoint keeps is progress, as a step can be done again and again.
     """
-    failures, seen = context.run.spec.failures, draft.bookkeeping
-    trained = goodput.total(seen).productive
+    failures, bookkeeping = context.run.spec.failures, draft.bookkeeping
+    trained = goodput.total(bookkeeping).productive
     why = {
         name: reason
-        for name, at in seen.charged_at.items()
-        if (reason := progress_since(failures, at, seen.best_step, trained))
+        for name, at in bookkeeping.charged_at.items()
+        if (reason := progress_since(failures, at, bookkeeping.best_step, trained))
     }
     if not why:
         return Findings()
-    full = {name: seen.forgiven.get(name, 0) + used(draft, name) for name in why}
+    full = {name: bookkeeping.forgiven.get(name, 0) + used(draft, name) for name in why}
     counted = {
         key: known.model_copy(update={"forgiven": True}) if known.charges in full else known
-        for key, known in seen.counted.items()
+        for key, known in bookkeeping.counted.items()
     }
-    left = {name: at for name, at in seen.charged_at.items() if name not in why}
+    left = {name: at for name, at in bookkeeping.charged_at.items() if name not in why}
     status: dict[str, Any] = {"restarts": 0} if "application" in why else {}
     events = tuple(
         RunEvent("Normal", EventReason.BUDGET_REFILLED, f"{_FIELDS[name]} is full again: {reason}")
@@ -84,7 +84,7 @@ def refill(context: ReconcileContext, draft: Draft) -> Findings:
     return Findings(
         status=status,
         bookkeeping={
-            "forgiven": {**seen.forgiven, **full},
+            "forgiven": {**bookkeeping.forgiven, **full},
             "charged_at": left,
             "counted": counted,
         },
@@ -112,7 +112,7 @@ def progress_since(failures: Failures, at: Charged, newest: int, productive: flo
     return None
 
 
-def rule_uses(context: ReconcileContext, draft: Draft) -> Findings:
+def rule_uses(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """status.failureRules, by the rules that the run has now."""
     rules = context.run.spec.failures.contract_rules
     if not rules and draft.status.failure_rules is None:

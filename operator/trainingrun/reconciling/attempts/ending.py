@@ -24,7 +24,7 @@ from .. import pod_status
 from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
 from ..context import ReconcileContext
 from ..diagnosis import stuck
-from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
+from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..losses import avoided_nodes, capacity, out_of_memory
 from ..losses.counting import ended_by_itself, rule_counts
 from ..losses.history import History
@@ -53,7 +53,7 @@ _EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
 def ended(
-    context: ReconcileContext, draft: Draft, charged: frozenset[str], attempt: Attempt
+    context: ReconcileContext, draft: StatusDraft, charged: frozenset[str], attempt: Attempt
 ) -> Findings:
     """How the attempt ended; no end: it continues, or its driver's final progress is awaited."""
     progress = context.progress(attempt.number)
@@ -75,22 +75,24 @@ def ended(
     run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
         return Findings(end=_out_of_budget(draft, run_failure), run_failure=run_failure)
-    found = _by_ray_job(context, draft, attempt, job)
-    if found.end:
-        return found
+    findings = _by_ray_job(context, draft, attempt, job)
+    if findings.end:
+        return findings
     crash_loop = _by_crash_loop(context, draft, attempt)
     if crash_loop:
-        return found._replace(end=crash_loop)
+        return findings._replace(end=crash_loop)
     hung_since = stuck.hung_since(context, draft, attempt, job)
-    changes = dict(found.bookkeeping)
+    changes = dict(findings.bookkeeping)
     if hung_since != draft.bookkeeping.hung_since:
         changes["hung_since"] = hung_since
     why = stuck.never_submitted(context, hung_since)
     end = AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, why) if why else None
-    return found._replace(end=end, bookkeeping=changes)
+    return findings._replace(end=end, bookkeeping=changes)
 
 
-def _by_final_progress(context: ReconcileContext, draft: Draft, progress: Progress) -> AttemptEnd:
+def _by_final_progress(
+    context: ReconcileContext, draft: StatusDraft, progress: Progress
+) -> AttemptEnd:
     if progress.state is RunState.SUCCEEDED:
         return AttemptEnd("Succeeded", None, "The training is done")
     if progress.state is RunState.SUSPENDED and draft.bookkeeping.given_up and not context.suspends:
@@ -118,7 +120,9 @@ def _by_failure(failure: Failure) -> AttemptEnd:
     return AttemptEnd(outcome, reason, failure.message, failure.rank, lines, facts, failure.node)
 
 
-def _by_ray_job(context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object) -> Findings:
+def _by_ray_job(
+    context: ReconcileContext, draft: StatusDraft, attempt: Attempt, job: Object
+) -> Findings:
     status: dict[str, Any] = job.get("status") or {}
     deployment, result = status.get("jobDeploymentStatus"), status.get("jobStatus")
     message = str(status.get("message") or "").strip()
@@ -175,7 +179,7 @@ def _final_progress_is_in(context: ReconcileContext, attempt: Attempt, end_seen:
 
 
 def _unexplained(
-    context: ReconcileContext, draft: Draft, attempt: Attempt, reason: str, reported: str
+    context: ReconcileContext, draft: StatusDraft, attempt: Attempt, reason: str, reported: str
 ) -> AttemptEnd:
     """The RayJob failed, and the driver's document does not say that it has ended."""
     told = context.progress(attempt.number)
@@ -225,7 +229,7 @@ class _Crashes(NamedTuple):
         return f"{self.number} pods of spec.{self.where} ended {since}, the last one with {last}"
 
 
-def _crashes(context: ReconcileContext, draft: Draft) -> Iterator[_Crashes]:
+def _crashes(context: ReconcileContext, draft: StatusDraft) -> Iterator[_Crashes]:
     pods, counted = context.wanted_pods(draft) - 1, draft.bookkeeping
     for where, reason, gone, most in (
         ("head", LossReason.HEAD_LOST, counted.crashed_heads, MOST_CRASHES),
@@ -236,7 +240,9 @@ def _crashes(context: ReconcileContext, draft: Draft) -> Iterator[_Crashes]:
         yield _Crashes(where, len(crashed) + gone, most, message)
 
 
-def _by_crash_loop(context: ReconcileContext, draft: Draft, attempt: Attempt) -> AttemptEnd | None:
+def _by_crash_loop(
+    context: ReconcileContext, draft: StatusDraft, attempt: Attempt
+) -> AttemptEnd | None:
     """Pods that end by themselves repeatedly: KubeRay would replace them for ever."""
     for crashes in _crashes(context, draft):
         if crashes.number >= crashes.most:
@@ -248,7 +254,7 @@ def _by_crash_loop(context: ReconcileContext, draft: Draft, attempt: Attempt) ->
     return None
 
 
-def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker | None:
+def crashing(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Blocker | None:
     """What the status says while pods end by themselves repeatedly."""
     if context.trains(attempt.number):
         return None
@@ -259,7 +265,7 @@ def crashing(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Block
     return None
 
 
-def _out_of_budget(draft: Draft, run_failure: RunFailure) -> AttemptEnd:
+def _out_of_budget(draft: StatusDraft, run_failure: RunFailure) -> AttemptEnd:
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
     history = draft.status.disruptions.history
     if run_failure.reason in (ConditionReason.FAILED_BY_RULE, ConditionReason.RULE_EXHAUSTED):
@@ -274,7 +280,7 @@ def _out_of_budget(draft: Draft, run_failure: RunFailure) -> AttemptEnd:
     return AttemptEnd("Lost", causes[-1] if causes else None, run_failure.message)
 
 
-def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings:
+def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Findings:
     """Write how the running attempt ended, count it, and forget what concerns it alone."""
     reason = out_of_memory.reason_of_end(end.reason, draft.bookkeeping, context.now)
     *earlier, attempt = draft.status.attempts
@@ -349,7 +355,7 @@ def record(context: ReconcileContext, draft: Draft, end: AttemptEnd) -> Findings
     )
 
 
-def retry(context: ReconcileContext, draft: Draft, charged: frozenset[str]) -> Findings:
+def retry(context: ReconcileContext, draft: StatusDraft, charged: frozenset[str]) -> Findings:
     """After a failed or lost attempt: why none follows, or when the next one may begin."""
     ended, failures = draft.status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from ...api.reasons import ConditionReason
 from .. import pod_status
 from ..context import ReconcileContext, job_status
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..model import Object
 from ..texts import parsed, written
 from . import ending
@@ -20,7 +20,7 @@ _ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 """What Ray says of a job that has ended; KubeRay submits none a second time then."""
 
 
-def keep_pods(context: ReconcileContext, draft: Draft) -> Findings | None:
+def keep_pods(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
     """What the status says while the newest attempt's pods are kept; None: they are to be freed."""
     attempt, spec = draft.status.last_attempt, context.run.spec
     keep_s = spec.failures.keep_failed_pods_seconds
@@ -79,7 +79,7 @@ def _driver_has_ended(
 
 
 def _until(
-    context: ReconcileContext, draft: Draft, job: Object, ended_at: datetime
+    context: ReconcileContext, draft: StatusDraft, job: Object, ended_at: datetime
 ) -> datetime | None:
     """When they are freed; None: at once, for another attempt."""
     spec, status = context.run.spec, draft.status

@@ -11,13 +11,13 @@ from ...api.status import Attempt, LossReason
 from ...api.v1alpha1 import API_VERSION, KIND
 from .. import pod_status
 from ..context import OWNED_KINDS, ReconcileContext
-from ..findings import AttemptEnd, Blocker, Draft, Findings, RunFailure
+from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..model import Delete, Ref, RequestSuspend, RunEvent
 from ..status import cost, goodput, progress_status
 from ..texts import seconds_since, written
 
 
-def accept(context: ReconcileContext, draft: Draft) -> Findings:
+def accept(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """The run's clock starts, once; a spec that cannot be used starts nothing.
 
     What runs continues as it was rendered.
@@ -33,7 +33,7 @@ def left_to_the_garbage_collector(context: ReconcileContext) -> bool:
     return not finalizers or "orphan" in finalizers
 
 
-def deadline(context: ReconcileContext, draft: Draft) -> Findings:
+def deadline(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """The run fails, and with it a running attempt, once activeDeadlineSeconds have passed.
 
     Before that, they are the longest time until the next reconcile.
@@ -54,7 +54,7 @@ def deadline(context: ReconcileContext, draft: Draft) -> Findings:
     )
 
 
-def request_suspension(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
+def request_suspension(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Findings:
     """Request the runtime to checkpoint and end; the end itself where there is nothing to save."""
     if not context.suspends:
         # Suspend was set to false again; a driver that ends all the same gets a next attempt.
@@ -86,7 +86,7 @@ def request_suspension(context: ReconcileContext, draft: Draft, attempt: Attempt
     return Findings(bookkeeping={"suspend_asked": requested}, actions=(action,), events=(event,))
 
 
-def begin_suspension(context: ReconcileContext, draft: Draft) -> Findings:
+def begin_suspension(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Every pod is gone: suspended time begins, once."""
     if draft.bookkeeping.suspended_since is not None:
         return Findings()
@@ -95,7 +95,7 @@ def begin_suspension(context: ReconcileContext, draft: Draft) -> Findings:
     return Findings(bookkeeping={"suspended_since": written(context.now)}, events=(event,))
 
 
-def end_suspension(context: ReconcileContext, draft: Draft) -> Findings:
+def end_suspension(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Suspended time ends, where it had begun."""
     since = draft.bookkeeping.suspended_since
     if since is None:
@@ -120,7 +120,9 @@ def _end(message: str) -> AttemptEnd:
     return AttemptEnd("Suspended", LossReason.SUSPENDED, message)
 
 
-def record_queue_wait(context: ReconcileContext, draft: Draft, attempt: int | None) -> Findings:
+def record_queue_wait(
+    context: ReconcileContext, draft: StatusDraft, attempt: int | None
+) -> Findings:
     """Record when a wait begins, and how long it was once it has ended; no `attempt`: none runs."""
     since = draft.bookkeeping.queued_since
     if attempt is not None:
@@ -137,7 +139,7 @@ def record_queue_wait(context: ReconcileContext, draft: Draft, attempt: int | No
     )
 
 
-def succeed(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """End the run with that attempt's result."""
     spent = goodput.until(draft, context.now)
     result = progress_status.result(
@@ -151,7 +153,7 @@ def succeed(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     )
 
 
-def fail(context: ReconcileContext, draft: Draft, cause: RunFailure) -> Findings:
+def fail(context: ReconcileContext, draft: StatusDraft, cause: RunFailure) -> Findings:
     """End the run."""
     spent = goodput.until(draft, context.now)
     return Findings(
@@ -166,7 +168,7 @@ def fail(context: ReconcileContext, draft: Draft, cause: RunFailure) -> Findings
     )
 
 
-def delete_after_ttl(context: ReconcileContext, draft: Draft, gone: bool) -> Findings:
+def delete_after_ttl(context: ReconcileContext, draft: StatusDraft, gone: bool) -> Findings:
     """Delete the run itself ttlSecondsAfterFinished after its end, once its objects are gone."""
     ttl, ended = context.run.spec.ttl_seconds_after_finished, draft.status.completion_time
     if ttl is None or ended is None or context.unknown(KIND):

@@ -11,7 +11,7 @@ from ...api.reasons import ConditionReason
 from ...api.status import Attempt, Budget, LossReason
 from ...api.v1alpha1 import RunSpec
 from ..bookkeeping import Bookkeeping
-from ..findings import Draft, RunFailure
+from ..findings import RunFailure, StatusDraft
 from . import budgets as counts
 
 _VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
@@ -30,7 +30,7 @@ def budgets(reason: LossReason | None) -> frozenset[Budget]:
     return frozenset((reason.budget,) if reason is not None else ())
 
 
-def exhausted(draft: Draft, spec: RunSpec, charged: frozenset[str]) -> RunFailure | None:
+def exhausted(draft: StatusDraft, spec: RunSpec, charged: frozenset[str]) -> RunFailure | None:
     """Whether a budget is used up, or a rule ends the run.
 
     Only budgets that were charged are checked: one that a user lowers ends no healthy attempt. Of a
@@ -80,7 +80,7 @@ def _most(budget: int, trials: int | None) -> int:
     return budget if trials is None or budget < 0 else (budget + 1) * trials
 
 
-def _by_rule(draft: Draft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
+def _by_rule(draft: StatusDraft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
     for number, rule in enumerate(failures.contract_rules, 1):
         if rule.key not in charged:
             continue

@@ -9,6 +9,9 @@ join the training, or wait.
 
 What is wanted follows from the RayJob's state and the pods alone, whatever was done before. Which
 pods KubeRay deletes is said with their number, since it would else choose any.
+
+Not only the minimum is rendered: each run with enough nodes would begin small and restart. Nor have
+standby pods a group of their own: one that has taken a worker's place would have to change groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +20,7 @@ from datetime import datetime, timedelta
 from ...api.status import Attempt
 from .. import pod_status
 from ..context import RAY_API, ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import Object, ScaleWorkers
 
 UNSCHEDULABLE_S = 10.0
@@ -29,7 +32,7 @@ ARRIVAL_S = 5.0
 come one by one."""
 
 
-def scale(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
+def scale(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Findings:
     """Ask for fewer worker pods while the driver waits for them, and for all once it is there."""
     if (
         not context.can_lack_pods
@@ -49,7 +52,7 @@ def scale(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings
     return Findings()
 
 
-def _all(context: ReconcileContext, draft: Draft, number: int, cluster: Object) -> Findings:
+def _all(context: ReconcileContext, draft: StatusDraft, number: int, cluster: Object) -> Findings:
     """Every pod, and no deletion of what is gone."""
     wanted, known = context.all_pods(draft) - 1, context.removed_pods(number)
     left = tuple(name for name in known if name in context.index(number).by_name)
@@ -76,8 +79,11 @@ def _those_that_are_ready(context: ReconcileContext, number: int, cluster: Objec
         for pod in index.all
         if not pod_status.is_head(pod) and pod_status.name(pod) not in index.ready_workers
     ]
-    known = [pod for pod in index.all if pod_status.name(pod) in index.ready_workers]
-    until = max(*_awaited_until(context, cluster, others, asked - ready), _settled(context, known))
+    ready_pods = [pod for pod in index.all if pod_status.name(pod) in index.ready_workers]
+    until = max(
+        *_awaited_until(context, cluster, others, asked - ready),
+        _arrivals_until(context, ready_pods),
+    )
     wait_s = (until - context.now).total_seconds()
     if wait_s > 0:
         return Findings(requeue_within_s=wait_s)
@@ -91,7 +97,7 @@ def _those_that_are_ready(context: ReconcileContext, number: int, cluster: Objec
     return Findings(actions=(action,))
 
 
-def _settled(context: ReconcileContext, ready: Sequence[Object]) -> datetime:
+def _arrivals_until(context: ReconcileContext, ready: Sequence[Object]) -> datetime:
     """Until when another pod may become ready right after the last one, for `resizeSeconds` from
     the time at which there were enough.
     """

@@ -12,14 +12,14 @@ from .. import pod_status
 from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import OWNED_KINDS, ReconcileContext
 from ..diagnosis import blockers
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..losses import capacity, node_loss
 from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEvent
 from ..texts import seconds_since, written
 from . import retry_policy
 
 
-def adopt(context: ReconcileContext, draft: Draft) -> Findings:
+def adopt(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Record the attempt whose RayJob was created and is not in the status yet.
 
     Never beside an attempt that runs: each begins only after the end of the former is written.
@@ -35,7 +35,7 @@ def adopt(context: ReconcileContext, draft: Draft) -> Findings:
     return _begun(context, draft, newest, written(created_at))
 
 
-def remember_cluster(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def remember_cluster(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Remember which RayCluster is the attempt's: its pods stay the run's own once it is gone."""
     newest = context.cluster(attempt)
     if newest is None or pod_status.uid(newest) == draft.bookkeeping.ray_cluster:
@@ -43,7 +43,7 @@ def remember_cluster(context: ReconcileContext, draft: Draft, attempt: int) -> F
     return Findings(bookkeeping={"ray_cluster": pod_status.uid(newest)})
 
 
-def prevented(context: ReconcileContext, draft: Draft) -> Findings | None:
+def prevented(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
     """What prevents the next attempt, by the first of these that applies; None: nothing does."""
     last = draft.status.last_attempt
     charged = retry_policy.budgets(last.reason if last else None)
@@ -68,7 +68,7 @@ def prevented(context: ReconcileContext, draft: Draft) -> Findings | None:
     return Findings(requeue_within_s=wait_s) if wait_s > 0 else None
 
 
-def begin(context: ReconcileContext, draft: Draft) -> Findings:
+def begin(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Create the next attempt's RayJob, after the objects that it needs.
 
     The status gets the attempt in the next reconcile, which sees the RayJob (`adopt`): creating it
@@ -95,7 +95,7 @@ def begin(context: ReconcileContext, draft: Draft) -> Findings:
     return Findings(actions=actions, requeue_within_s=context.settings.poll_s)
 
 
-def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> Findings:
+def _begun(context: ReconcileContext, draft: StatusDraft, number: int, start: str) -> Findings:
     attempt = Attempt(
         number=number,
         ray_job=names.ray_job_name(context.run, number),
@@ -125,7 +125,7 @@ def _begun(context: ReconcileContext, draft: Draft, number: int, start: str) -> 
     )
 
 
-def find_restore_source(context: ReconcileContext, draft: Draft) -> Findings | None:
+def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
     """Write the folder of storage.restoreFrom's run to the status; None: nothing is to be done.
 
     What a name stands for is decided once, before the first attempt: the other TrainingRun may then
@@ -146,9 +146,9 @@ def find_restore_source(context: ReconcileContext, draft: Draft) -> Findings | N
             ),
             requeue_within_s=context.settings.poll_s,
         )
-    found = RestoredFrom(uri=uri.rstrip("/"))
+    source = RestoredFrom(uri=uri.rstrip("/"))
     # Only written now: an attempt whose RayJob exists must find the folder in the status.
-    return Findings(status={"restored_from": found}, requeue_within_s=0)
+    return Findings(status={"restored_from": source}, requeue_within_s=0)
 
 
 def _folder_of_run(context: ReconcileContext) -> str | None:
@@ -160,10 +160,11 @@ def keep_support_objects(context: ReconcileContext) -> Findings:
     """Make again what is missing, and restore what differs: also where KubeRay has moved."""
     if context.observed.support is None:
         return Findings()
-    found = {pod_status.name(known): known for known in context.observed.support}
+    existing = {pod_status.name(known): known for known in context.observed.support}
     wanted = rendering.support_objects(context.run, context.render)
     actions = (
-        _restored(context, manifest, found.get(manifest["metadata"]["name"])) for manifest in wanted
+        _restored(context, manifest, existing.get(manifest["metadata"]["name"]))
+        for manifest in wanted
     )
     return Findings(actions=tuple(action for action in actions if action))
 

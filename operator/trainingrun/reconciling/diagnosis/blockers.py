@@ -13,7 +13,7 @@ from ...api.status import Attempt
 from ...api.v1alpha1 import KUEUE_QUEUE
 from .. import pod_status
 from ..context import ReconcileContext
-from ..findings import Blocker, Draft
+from ..findings import Blocker, StatusDraft
 from ..losses.signs import NEVER_RAN
 from ..model import Object
 from ..texts import short
@@ -132,11 +132,11 @@ def of_queue(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
 
 def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     """What the attempt's pods and RayCluster report; the gravest first."""
-    found = sorted(
+    pods = sorted(
         context.index(attempt.number).unwell,
         key=lambda pod: (not pod_status.is_head(pod), pod_status.name(pod)),
     )
-    for pod in found:
+    for pod in pods:
         blocker = _of_refusal(pod) or _of_containers(context, pod)
         if blocker:
             return blocker
@@ -144,14 +144,14 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         blocker = _of_cluster(cluster)
         if blocker:
             return blocker
-    for pod in found:
+    for pod in pods:
         blocker = _of_scheduling(context, pod)
         if blocker:
             return blocker
     return None
 
 
-def of_fewer_workers(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker:
+def of_fewer_workers(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Blocker:
     """How many workers an elastic run trains with, and what the others wait for."""
     progress, wanted = context.live_progress(attempt.number), context.wanted_workers(draft)
     ready = len(context.index(attempt.number).ready_workers) * context.run.spec.workers.per_pod
@@ -166,7 +166,7 @@ def of_fewer_workers(context: ReconcileContext, draft: Draft, attempt: Attempt) 
     return Blocker(ConditionReason.FEWER_WORKERS, f"{training} of {wanted} workers train; {others}")
 
 
-def of_missing_standby(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Blocker:
+def of_missing_standby(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Blocker:
     """How many standby pods a run has whose workers all train, and what the others wait for."""
     standby = context.run.spec.workers.standby
     ready = len(context.index(attempt.number).ready_workers)
@@ -214,7 +214,7 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
     if missing:
         kind = {"secret": "Secret", "configmap": "ConfigMap"}[missing.group(1).lower()]
         name = missing.group(2)
-        if name in {found["metadata"]["name"] for found in context.observed.ray_clusters}:
+        if name in {cluster["metadata"]["name"] for cluster in context.observed.ray_clusters}:
             return Blocker(
                 ConditionReason.RAY_TOKEN_MISSING,
                 f"KubeRay has not made Secret {name}, which holds the token of Ray's API; see the "
@@ -253,22 +253,22 @@ def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
 
 
 def _of_cluster(cluster: Object) -> Blocker | None:
-    found = pod_status.condition(cluster, "ReplicaFailure")
-    if not found or found.get("status") != "True":
+    failure = pod_status.condition(cluster, "ReplicaFailure")
+    if not failure or failure.get("status") != "True":
         return None
-    message = _brief(str(found.get("message", "")))
+    message = _brief(str(failure.get("message", "")))
     return of_quota("a pod", message) or Blocker(
         ConditionReason.PODS_REFUSED, f"KubeRay cannot create a pod: {message}"
     )
 
 
 def _of_scheduling(context: ReconcileContext, pod: Object) -> Blocker | None:
-    found = pod_status.condition(pod, "PodScheduled")
-    if found is None:
+    scheduled = pod_status.condition(pod, "PodScheduled")
+    if scheduled is None:
         return _of_scheduler(context, pod)
     if not pod_status.unschedulable(pod):
         return None
-    message = str(found.get("message", ""))
+    message = str(scheduled.get("message", ""))
     scarce = sorted(set(_INSUFFICIENT.findall(message)))
     requests = _requests(pod)
     lacks = [
@@ -301,10 +301,10 @@ def _lasts(context: ReconcileContext, since: datetime | None, patience_s: float)
 
 
 def _requests(pod: Object) -> dict[str, str]:
-    found: dict[str, str] = {}
+    requests: dict[str, str] = {}
     for container in pod.get("spec", {}).get("containers") or ():
-        found.update((container.get("resources") or {}).get("requests") or {})
-    return found
+        requests.update((container.get("resources") or {}).get("requests") or {})
+    return requests
 
 
 def _brief(message: str) -> str:

@@ -12,7 +12,7 @@ from ...api.reasons import ConditionReason, EventReason
 from ...api.status import ConditionType
 from ...api.v1alpha1 import TrainingRun
 from ..context import ReconcileContext
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..model import Action, FailingAction, Plan, RunEvent, key_of
 from ..status import conditions
 from ..texts import short, written
@@ -35,12 +35,12 @@ _REPORTED = (
 )
 
 
-def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -> Findings:
+def report(context: ReconcileContext, draft: StatusDraft, actions: Sequence[Action]) -> Findings:
     """What of the plan's actions has failed so far; nothing where none has."""
     planned = {key_of(action) for action in actions}
     known = [one for one in context.observed.failing if one.key in planned]
-    found = [one for one in known if one.refused or _lasts(one, context.now)]
-    if not found:
+    failing = [one for one in known if one.refused or _lasts(one, context.now)]
+    if not failing:
         # An edit has it tried anew: what was said of it goes on until it works or is said again.
         goes_on = bool(known) or not context.observed.acted
         kept = (_as_before(context, actions) if goes_on else None) or Findings()
@@ -49,10 +49,10 @@ def report(context: ReconcileContext, draft: Draft, actions: Sequence[Action]) -
         if goes_on or draft.bookkeeping.failing_since is None:
             return kept
         return Findings(bookkeeping={"failing_since": None})
-    since = draft.bookkeeping.failing_since or written(min(one.since for one in found))
-    blocker = _sentence(found, since)
+    since = draft.bookkeeping.failing_since or written(min(one.since for one in failing))
+    blocker = _sentence(failing, since)
     # A spec of which nothing can be made is not accepted. A quota says nothing about the spec.
-    begins = context.run.status.running_attempt is None and found[0].verb == "create"
+    begins = context.run.status.running_attempt is None and failing[0].verb == "create"
     is_refused = begins and blocker.reason is ConditionReason.REJECTED
     return Findings(
         blocker=None if is_refused else blocker,
@@ -94,8 +94,8 @@ def _lasts(one: FailingAction, now: datetime) -> bool:
     return (now - one.since).total_seconds() >= TRANSIENT_S
 
 
-def _sentence(found: Iterable[FailingAction], since: str) -> Blocker:
-    first, *others = sorted(found, key=lambda one: (not one.refused, one.since))
+def _sentence(failing: Iterable[FailingAction], since: str) -> Blocker:
+    first, *others = sorted(failing, key=lambda one: (not one.refused, one.since))
     what, message = f"the {first.kind} {first.name}", short(first.message, 500)
     more = f"; {len(others)} more actions fail" if others else ""
     if not first.refused:

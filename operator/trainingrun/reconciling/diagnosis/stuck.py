@@ -13,7 +13,7 @@ from ...api.reasons import ConditionReason
 from ...api.status import Attempt
 from .. import pod_status
 from ..context import RAY_API, ReconcileContext, attempt_of, job_status
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..model import Delete, Object
 from ..texts import seconds_since, written
 
@@ -36,7 +36,7 @@ NOT_SUBMITTED = ("", "PENDING")
 """RayJob's status.jobStatus before its driver runs."""
 
 
-def of_attempt(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
+def of_attempt(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Findings:
     """What does not move in a running attempt; checked after all that has a cause of its own."""
     complete = Findings(
         bookkeeping={"incomplete_since": None} if draft.bookkeeping.incomplete_since else {}
@@ -79,38 +79,38 @@ def _made_lately(context: ReconcileContext, pods: Sequence[Object]) -> bool:
     )
 
 
-def of_leftovers(context: ReconcileContext, draft: Draft) -> Findings:
+def of_leftovers(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """What of an ended attempt is not deleted; deletes what has no owner that would."""
     ended = _ended_s(context, draft)
     jobs = [_held(context, "RayJob", job) for _, job in sorted(context.own_jobs.items())]
-    found = [Findings(blocker=blocker) for blocker in jobs]
+    findings = [Findings(blocker=blocker) for blocker in jobs]
     for cluster in context.clusters_left:
         orphaned = ended >= ORPHAN_S and _owner_is_gone(context, cluster)
         if pod_status.terminating(cluster):
-            found.append(Findings(blocker=_held(context, "RayCluster", cluster)))
+            findings.append(Findings(blocker=_held(context, "RayCluster", cluster)))
         elif any(jobs) or orphaned:
-            found.append(_delete_own(context, "RayCluster", RAY_API, "RayJob", cluster))
+            findings.append(_delete_own(context, "RayCluster", RAY_API, "RayJob", cluster))
     if (
         ended >= ORPHAN_S
         and not context.own_jobs
         and not context.clusters_left
         and context.can_be_empty
     ):
-        found += [
+        findings += [
             _delete_own(context, "Pod", "v1", "RayCluster", pod)
             for pod in context.pods_left
             if not pod_status.terminating(pod)
         ]
     terminating = _terminating(context, context.pods_left)
     if terminating:
-        found.append(terminating)
+        findings.append(terminating)
     return Findings(
-        blocker=next((one.blocker for one in found if one.blocker), None),
-        actions=tuple(action for one in found for action in one.actions),
+        blocker=next((one.blocker for one in findings if one.blocker), None),
+        actions=tuple(action for one in findings for action in one.actions),
     )
 
 
-def _ended_s(context: ReconcileContext, draft: Draft) -> float:
+def _ended_s(context: ReconcileContext, draft: StatusDraft) -> float:
     last = draft.status.last_attempt
     end = draft.status.completion_time or (last.end_time if last else None)
     return seconds_since(end, context.now) if end else 0.0
@@ -132,9 +132,9 @@ def _held(context: ReconcileContext, kind: str, item: Object) -> Blocker | None:
     )
 
 
-def _terminating(context: ReconcileContext, found: Sequence[Object]) -> Findings | None:
+def _terminating(context: ReconcileContext, pods: Sequence[Object]) -> Findings | None:
     """A pod that outstays its grace period although its node is ready."""
-    for pod in found:
+    for pod in pods:
         late_s = pod_status.overdue_s(pod, context.now)
         if late_s is None or late_s < DELETION_S:
             continue
@@ -186,7 +186,7 @@ def _delete_own(
 
 
 def hung_since(
-    context: ReconcileContext, draft: Draft, attempt: Attempt, job: Object
+    context: ReconcileContext, draft: StatusDraft, attempt: Attempt, job: Object
 ) -> str | None:
     """Since when every pod runs and no driver is submitted; None: that is not so.
 

@@ -12,7 +12,7 @@ from ...api.status import MOST_EXCLUDED_NODES, ExcludedNode
 from .. import pod_status
 from ..bookkeeping import AvoidedNode, Bookkeeping
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import Delete, Object, RunEvent
 from ..texts import parsed, seconds_since, short, written
 
@@ -29,16 +29,16 @@ REASON = 300
 def avoid(
     context: ReconcileContext,
     bookkeeping: Bookkeeping,
-    found: dict[str, tuple[str, bool]],
+    reasons: dict[str, tuple[str, bool]],
 ) -> tuple[dict[str, Any], tuple[RunEvent, ...]]:
     """Changes of the bookkeeping, and events, for these nodes.
 
     Args:
         context: This reconcile.
         bookkeeping: Until now.
-        found: Of each node why, and whether its pods are replaced.
+        reasons: Of each node why, and whether its pods are replaced.
     """
-    if not found:
+    if not reasons:
         return {}, ()
     now, nodes = written(context.now), context.observed.nodes
     new = {
@@ -48,7 +48,7 @@ def avoid(
             hostname=known.hostname if (known := nodes.get(name)) and known.hostname else name,
             move=move,
         )
-        for name, (reason, move) in found.items()
+        for name, (reason, move) in reasons.items()
     }
     events = tuple(
         RunEvent("Warning", EventReason.NODE_EXCLUDED, f"Node {name} is excluded: {node.reason}")
@@ -65,7 +65,7 @@ def hostnames(bookkeeping: Bookkeeping) -> set[str]:
     return {node.hostname for node in bookkeeping.avoided.values()}
 
 
-def lift(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
+def lift(context: ReconcileContext, draft: StatusDraft, attempt: int | None = None) -> Findings:
     """Take nodes back after hours, or once pods have found no node for long."""
     avoided = draft.bookkeeping.avoided
     if not avoided:
@@ -87,7 +87,7 @@ def _waits_for_long(context: ReconcileContext, pod: Object) -> bool:
     return created is not None and context.now - created >= timedelta(seconds=PATIENCE_S)
 
 
-def replace_pods(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def replace_pods(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Force-delete the worker pods that were on such a node when its rank failed.
 
     Their worker group has ended by then, and the driver waits for that before it starts the next
@@ -117,7 +117,7 @@ def replace_pods(context: ReconcileContext, draft: Draft, attempt: int) -> Findi
     return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in left))
 
 
-def report(draft: Draft) -> Findings:
+def report(draft: StatusDraft) -> Findings:
     """status.excludedNodes."""
     avoided = draft.bookkeeping.avoided
     if not avoided and draft.status.excluded_nodes is None:

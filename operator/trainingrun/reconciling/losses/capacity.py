@@ -27,7 +27,7 @@ from ...rendering import Placement, platforms, scheduling
 from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from .. import pod_status
 from ..context import RAY_API, ReconcileContext
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..model import Delete, EventType, Object, PlaceWorkers, RunEvent
 from ..texts import parsed, seconds_since, short, written
 
@@ -58,7 +58,7 @@ PATIENCE_S, PREFERRED_PATIENCE_S = 600, 60
 spot node that is being made is taken all the same: going on early costs little."""
 
 
-def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
+def choose(context: ReconcileContext, draft: StatusDraft, attempt: int | None = None) -> Findings:
     """Record which nodes the workers are on, and decide which ones the next workers go to.
 
     Args:
@@ -91,7 +91,7 @@ def choose(context: ReconcileContext, draft: Draft, attempt: int | None = None) 
     return changes._replace(bookkeeping=bookkeeping, requeue_within_s=min(waits) if waits else None)
 
 
-def to_on_demand(context: ReconcileContext, draft: Draft, why: str) -> Findings:
+def to_on_demand(context: ReconcileContext, draft: StatusDraft, why: str) -> Findings:
     """Have new workers go to on-demand nodes from now on, for a reason that the caller knows; in
     this attempt and the next ones. Nothing where they do already.
 
@@ -117,13 +117,13 @@ def by_rule(number: int, message: str) -> str:
     return short(f"by rule {number} of failures.rules, as {message}", MOST_OF_WHY)
 
 
-def placement(context: ReconcileContext, draft: Draft) -> Placement:
+def placement(context: ReconcileContext, draft: StatusDraft) -> Placement:
     """The nodes that new workers go to."""
     known = draft.status.capacity
     return _placement(known) if known else scheduling.first_placement(context.run)
 
 
-def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def place_workers(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Patch the live RayCluster where its new workers go to other nodes than they should, and
     replace pods that wait for a node of the former ones.
     """
@@ -156,7 +156,7 @@ def place_workers(context: ReconcileContext, draft: Draft, attempt: int) -> Find
     return Findings(actions=(*patches, *deletions))
 
 
-def explanation(context: ReconcileContext, draft: Draft) -> Blocker | None:
+def explanation(context: ReconcileContext, draft: StatusDraft) -> Blocker | None:
     """Why new workers go to on-demand nodes alone, though the spec asks for spot; None: they do
     not.
     """
@@ -171,19 +171,19 @@ def explanation(context: ReconcileContext, draft: Draft) -> Blocker | None:
     return Blocker(ConditionReason.CAPACITY_FALLBACK, message)
 
 
-def _known(context: ReconcileContext, draft: Draft) -> CapacityStatus:
+def _known(context: ReconcileContext, draft: StatusDraft) -> CapacityStatus:
     first = scheduling.first_placement(context.run).capacity
     since = draft.status.start_time or written(context.now)
     return draft.status.capacity or CapacityStatus(type=first, since=since)
 
 
 def _placement(choice: CapacityStatus) -> Placement:
-    avoided = tuple((each.label, each.value) for each in choice.avoided)
+    avoided = tuple((group.label, group.value) for group in choice.avoided)
     return Placement(choice.type, avoided, choice.product)
 
 
 def _changed(
-    context: ReconcileContext, draft: Draft, known: CapacityStatus, choice: CapacityStatus
+    context: ReconcileContext, draft: StatusDraft, known: CapacityStatus, choice: CapacityStatus
 ) -> Findings:
     if choice == draft.status.capacity:
         return Findings()
@@ -199,22 +199,22 @@ def _changed(
         events.append(RunEvent(kind, EventReason.CAPACITY_CHANGED, text))
         if not choice.message:
             bookkeeping["spot_losses_since"] = choice.since
-    former = {(each.label, each.value) for each in known.avoided}
+    former = {(group.label, group.value) for group in known.avoided}
     events += [
         RunEvent(
             "Normal",
             EventReason.CAPACITY_CHANGED,
-            f"New workers go to no spot node with {each.label}={each.value} until {each.until}: "
-            f"{each.losses} of them were lost",
+            f"New workers go to no spot node with {group.label}={group.value} until {group.until}: "
+            f"{group.losses} of them were lost",
         )
-        for each in choice.avoided
-        if (each.label, each.value) not in former
+        for group in choice.avoided
+        if (group.label, group.value) not in former
     ]
     return Findings(status={"capacity": choice}, bookkeeping=bookkeeping, events=tuple(events))
 
 
 def _next(
-    context: ReconcileContext, draft: Draft, known: CapacityStatus, waits_since: str | None
+    context: ReconcileContext, draft: StatusDraft, known: CapacityStatus, waits_since: str | None
 ) -> tuple[CapacityStatus, float | None]:
     """The choice from now on, and after how many seconds it may be another one."""
     capacity, now, rule = context.run.spec.workers.capacity, context.now, _rule(context)
@@ -278,7 +278,7 @@ def _named(context: ReconcileContext, nodes: str, product: str | None) -> str:
     return f"{nodes} with {product or products[0]}" if len(products) > 1 else nodes
 
 
-def _too_many(draft: Draft, rule: Fallback, now: datetime) -> str | None:
+def _too_many(draft: StatusDraft, rule: Fallback, now: datetime) -> str | None:
     """The clause that so many spot nodes were lost; None: not too many."""
     since = draft.bookkeeping.spot_losses_since or ""
     lost = _spot_losses(draft.status.disruptions.history, since)
@@ -313,7 +313,7 @@ def _elsewhere(
 
 
 def _avoided(
-    context: ReconcileContext, draft: Draft, choice: CapacityStatus, waits_since: str | None
+    context: ReconcileContext, draft: StatusDraft, choice: CapacityStatus, waits_since: str | None
 ) -> tuple[list[AvoidedNodes], bool, float | None]:
     """Which spot nodes are avoided from now on, whether others are no longer for the sake of a
     worker that waits, and after how many seconds that may change.
@@ -327,24 +327,26 @@ def _avoided(
         for label, value in ((ZONE, loss.zone), (INSTANCE_TYPE, loss.instance_type)):
             if value is not None and label != selected and parsed(loss.time) <= now:
                 lost.setdefault((label, value), []).append(loss.time)
-    found = []
+    avoided = []
     for (label, value), times in sorted(lost.items()):
         newest = parsed(max(times))
         count = sum((newest - parsed(time)).total_seconds() <= AVOIDED_WITHIN_S for time in times)
         until = newest + timedelta(seconds=AVOIDED_S)
         if count >= AVOIDED_AFTER and until > now:
-            found.append(AvoidedNodes(label=label, value=value, losses=count, until=written(until)))
-    found = sorted(found, key=lambda each: each.until)[-MOST_AVOIDED:]
-    if not found:
+            avoided.append(
+                AvoidedNodes(label=label, value=value, losses=count, until=written(until))
+            )
+    avoided = sorted(avoided, key=lambda group: group.until)[-MOST_AVOIDED:]
+    if not avoided:
         return [], False, None
-    ends_s = -max(seconds_since(each.until, now) for each in found)
+    ends_s = -max(seconds_since(group.until, now) for group in avoided)
     if waits_since is None:
-        return found, False, ends_s
-    began = parsed(found[-1].until) - timedelta(seconds=AVOIDED_S)
+        return avoided, False, ends_s
+    began = parsed(avoided[-1].until) - timedelta(seconds=AVOIDED_S)
     left_s = FORGIVEN_AFTER_S - (now - max(began, parsed(waits_since))).total_seconds()
     if left_s <= 0:
         return [], True, None
-    return found, False, min(ends_s, left_s)
+    return avoided, False, min(ends_s, left_s)
 
 
 def _product_label(context: ReconcileContext) -> str | None:
@@ -357,7 +359,7 @@ def _product_label(context: ReconcileContext) -> str | None:
 
 def _spot_losses(history: Iterable[Loss], since: str) -> list[Loss]:
     """The losses of spot nodes after a time, each node once."""
-    found: list[Loss] = []
+    losses: list[Loss] = []
     newest: dict[str, Loss] = {}
     for loss in history:
         if loss.capacity != "Spot" or loss.time <= since:
@@ -366,12 +368,12 @@ def _spot_losses(history: Iterable[Loss], since: str) -> list[Loss]:
             continue
         former = newest.get(loss.node or "")
         if former is None or seconds_since(former.time, parsed(loss.time)) > ONE_LOSS_S:
-            found.append(loss)
+            losses.append(loss)
             newest[loss.node or ""] = loss
-    return found
+    return losses
 
 
-def _waits_since(context: ReconcileContext, draft: Draft, attempt: int | None) -> str | None:
+def _waits_since(context: ReconcileContext, draft: StatusDraft, attempt: int | None) -> str | None:
     """Since when some worker has had no node, as it is to be written; None: each has one.
 
     A pod that is made anew meanwhile has waited before.
@@ -401,8 +403,8 @@ def _waiting(context: ReconcileContext, attempt: int) -> list[Object]:
 
 
 def _unschedulable_since(pod: Object) -> str:
-    found = pod_status.unschedulable_since(pod)
-    return written(found) if found else pod_status.creation_text(pod)
+    since = pod_status.unschedulable_since(pod)
+    return written(since) if since else pod_status.creation_text(pod)
 
 
 def _workers(
@@ -414,7 +416,7 @@ def _workers(
         return known.workers
     former = {worker.pod: worker for worker in known.workers}
     capacities: dict[str, Any] = {}
-    found = []
+    workers = []
     for pod, node, since in context.index(attempt).workers_on_nodes:
         if node not in capacities:
             state = context.node(node)
@@ -424,7 +426,7 @@ def _workers(
                 else None
             )
         if capacities[node] is not None:
-            found.append(WorkerNode(pod=pod, node=node, capacity=capacities[node], since=since))
+            workers.append(WorkerNode(pod=pod, node=node, capacity=capacities[node], since=since))
         elif pod in former:
-            found.append(former[pod])
-    return found
+            workers.append(former[pod])
+    return workers

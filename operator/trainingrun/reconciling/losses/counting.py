@@ -16,7 +16,7 @@ from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption, RuleCount
 from ..context import ReconcileContext, is_of_a_pod
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import Object, RunEvent
 from ..texts import parsed, written
 from . import avoided_nodes, capacity, out_of_memory
@@ -71,7 +71,7 @@ PRECEDENCE = {
 class Losses:
     """The losses of one attempt, and what a reconcile adds to them."""
 
-    def __init__(self, context: ReconcileContext, draft: Draft):
+    def __init__(self, context: ReconcileContext, draft: StatusDraft):
         """From what was counted so far."""
         self._context, self._draft = context, draft
         self._status, self._bookkeeping = draft
@@ -457,7 +457,7 @@ def _all_of(one: FailureFacts | None, other: FailureFacts | None) -> FailureFact
 
 def met(counted: Iterable[CountedDisruption]) -> Counter[str]:
     """How many failures met each rule, by its key: pods without memory are one together."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     memory: dict[str, list[CountedDisruption]] = {}
     for known in counted:
         if known.rule is None or known.collateral:
@@ -465,10 +465,10 @@ def met(counted: Iterable[CountedDisruption]) -> Counter[str]:
         if known.reason is LossReason.OUT_OF_MEMORY:
             memory.setdefault(known.rule, []).append(known)
         else:
-            found[known.rule] += 1
+            counts[known.rule] += 1
     for key, pods in memory.items():
-        found[key] += out_of_memory.failures(pods)
-    return found
+        counts[key] += out_of_memory.failures(pods)
+    return counts
 
 
 def paid(counted: Iterable[CountedDisruption]) -> Counter[str]:
@@ -476,11 +476,11 @@ def paid(counted: Iterable[CountedDisruption]) -> Counter[str]:
     every = [known for known in counted if not known.collateral]
     unpaid = [known for known in every if not known.rule_pays]
     memory = out_of_memory.failures(every) - out_of_memory.failures(unpaid)
-    found = Counter({"application": memory} if memory else {})
+    counts = Counter({"application": memory} if memory else {})
     for known in every:
         if known.rule_pays and known.reason is not LossReason.OUT_OF_MEMORY:
-            found[known.reason.budget] += 1
-    return found
+            counts[known.reason.budget] += 1
+    return counts
 
 
 def rule_counts(

@@ -25,7 +25,7 @@ from ...api.status import Attempt, LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import EventType, Object, RunEvent
 from ..texts import from_unix, written
 from . import signs
@@ -49,7 +49,7 @@ _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
 """Records that lose nothing, and their events."""
 
 
-def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def record_losses(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Count what the attempt's pods and the runtime's records newly show."""
     if context.deleted(attempt):
         return Findings()  # its pods go with it, and are no losses of their own
@@ -68,7 +68,7 @@ def record_losses(context: ReconcileContext, draft: Draft, attempt: int) -> Find
 
 
 def record_lost_nodes(
-    context: ReconcileContext, draft: Draft, attempt: int, lost: Mapping[str, str]
+    context: ReconcileContext, draft: StatusDraft, attempt: int, lost: Mapping[str, str]
 ) -> Findings:
     """Count each node once, whatever was on it; `lost` has the signs of each."""
     if not lost or context.suspended_by_queue(attempt):
@@ -80,7 +80,7 @@ def record_lost_nodes(
 
 
 def explain(
-    context: ReconcileContext, draft: Draft, pods: Iterable[Object], reason: LossReason
+    context: ReconcileContext, draft: StatusDraft, pods: Iterable[Object], reason: LossReason
 ) -> Findings:
     """Remember pods that end because of a loss that is counted elsewhere."""
     losses = Losses(context, draft)
@@ -89,7 +89,7 @@ def explain(
     return losses.findings()
 
 
-def reopen_nodes(context: ReconcileContext, draft: Draft, nodes: Iterable[str]) -> Findings:
+def reopen_nodes(context: ReconcileContext, draft: StatusDraft, nodes: Iterable[str]) -> Findings:
     """Nodes that came back are counted anew if they are lost once more."""
     losses = Losses(context, draft)
     for node in nodes:
@@ -136,7 +136,7 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
 
 
 def _record_suspension_by_queue(
-    context: ReconcileContext, draft: Draft, losses: Losses, attempt: int
+    context: ReconcileContext, draft: StatusDraft, losses: Losses, attempt: int
 ) -> None:
     """A queue suspends the attempt: one preemption, however many pods it costs.
 
@@ -261,7 +261,9 @@ def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: O
     return created_at is not None and head_created_at is not None and created_at < head_created_at
 
 
-def _record_events(context: ReconcileContext, draft: Draft, losses: Losses, attempt: int) -> None:
+def _record_events(
+    context: ReconcileContext, draft: StatusDraft, losses: Losses, attempt: int
+) -> None:
     progress = context.progress(attempt)
     # A driver without a lease (token 0) holds nothing that could be lost, and an older driver's
     # document that is read late has nothing new.
@@ -322,7 +324,9 @@ def _record_event(
     )
 
 
-def _forget(context: ReconcileContext, draft: Draft, losses: Losses, attempt: Attempt) -> None:
+def _forget(
+    context: ReconcileContext, draft: StatusDraft, losses: Losses, attempt: Attempt
+) -> None:
     """Keep the bookkeeping small: pods that are long gone can be observed no more."""
     if not draft.bookkeeping.counted:
         return

@@ -17,7 +17,7 @@ from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from .. import pod_status
 from ..bookkeeping import Interruption
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..texts import from_unix, parsed, short
 
 MOST_PODS = 8
@@ -45,7 +45,7 @@ class History:
     that entries are made at the end.
     """
 
-    def __init__(self, context: ReconcileContext, draft: Draft):
+    def __init__(self, context: ReconcileContext, draft: StatusDraft):
         """From what was written."""
         self._context, self._draft = context, draft
         self._entries: dict[int, Loss | dict[str, Any]] = {
@@ -210,7 +210,7 @@ class _Recovery(NamedTuple):
         return {"step": self.step, "lost_steps": self.lost_steps, "lost_seconds": seconds}
 
 
-def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def record_costs(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """What each loss has cost, once the training has done a step after it: by the recovery that
     followed it, and by no later one.
     """
@@ -229,16 +229,16 @@ def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
     losses = _open(draft, since)
     followed: dict[int, list[Loss]] = {}
     for loss in losses:
-        found = _followed_by(context, loss, recoveries, since, progress)
-        if found is not None:
-            followed.setdefault(found, []).append(loss)
+        index = _followed_by(context, loss, recoveries, since, progress)
+        if index is not None:
+            followed.setdefault(index, []).append(loss)
     spent = lost_seconds(draft.status.goodput)
     # Of several restarts only the sum is known.
     measured = len(restored) == 1 and since.step
     seconds = round(max(spent - since.lost_seconds, 0.0), 1) if measured else None
-    settled: dict[int, dict[str, Any]] = {}
-    for found, together in followed.items():
-        recovery = recoveries[found]
+    costs: dict[int, dict[str, Any]] = {}
+    for index, together in followed.items():
+        recovery = recoveries[index]
         if recovery.restored is None:
             continue
         payer = next(filter(recovery.names, together), together[0])
@@ -246,13 +246,13 @@ def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
         action = f"{went_on}, in attempt {attempt}"
         for loss in together:
             cost = recovery.cost(pays=loss is payer, seconds=seconds)
-            settled[loss.number] = {**cost, "action": action}
-    if not settled and _has_stopped_nothing(context, progress, since, losses):
+            costs[loss.number] = {**cost, "action": action}
+    if not costs and _has_stopped_nothing(context, progress, since, losses):
         action = f"training went on without a restart, in attempt {attempt}"
         cost = {"lost_steps": 0, "lost_seconds": 0, "action": action}
-        settled = {loss.number: cost for loss in losses}
-    left = [loss.number for loss in losses if loss.number not in settled]
-    if left and not settled:
+        costs = {loss.number: cost for loss in losses}
+    left = [loss.number for loss in losses if loss.number not in costs]
+    if left and not costs:
         return Findings()
     following = None
     if left:
@@ -263,7 +263,7 @@ def settle(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
             step=progress.step,
             lost_seconds=spent,
         )
-    return _settled(draft, settled, following)
+    return _with_costs(draft, costs, following)
 
 
 def _chains(progress: Progress, since: Interruption) -> list[list[Record]]:
@@ -302,7 +302,7 @@ def _recovery(chain: Sequence[Record], step: int) -> _Recovery:
 
 def _only_grows(progress: Progress, chain: Sequence[Record]) -> bool:
     """Whether a worker group began for its size alone, so that no loss came before it."""
-    grew = {each.time for each in progress.resizes if each.to_workers > each.from_workers}
+    grew = {resize.time for resize in progress.resizes if resize.to_workers > resize.from_workers}
     return all(record.kind is RecordKind.RESTORED and record.time in grew for record in chain)
 
 
@@ -321,7 +321,7 @@ def _followed_by(
     """Which recovery followed a loss: one that names it or, where none does, the next one in time.
     None: none did yet.
     """
-    named = [number for number, each in enumerate(recoveries) if each.names(loss)]
+    named = [number for number, recovery in enumerate(recoveries) if recovery.names(loss)]
     if not named and _may_train(context, loss, progress.attempt):
         return None
     for number in named or range(len(recoveries)):
@@ -342,10 +342,10 @@ def _may_train(context: ReconcileContext, loss: Loss, attempt: int) -> bool:
         return False
     if context.unknown("Pod"):
         return bool(loss.pods)
-    found = (context.index(attempt).by_name.get(name) for name in loss.pods)
+    pods = (context.index(attempt).by_name.get(name) for name in loss.pods)
     return any(
         pod is not None and not pod_status.ended(pod) and pod_status.creation_text(pod) <= loss.time
-        for pod in found
+        for pod in pods
     )
 
 
@@ -369,7 +369,7 @@ def _has_stopped_nothing(
 
 
 def _went_on_with(
-    context: ReconcileContext, draft: Draft, progress: Progress, restored: Record
+    context: ReconcileContext, draft: StatusDraft, progress: Progress, restored: Record
 ) -> str:
     """How training continued, and with how many workers where that is fewer than all."""
     size, wanted = progress.world_size, context.wanted_workers(draft)
@@ -383,13 +383,13 @@ def _went_on_with(
     return restored.message
 
 
-def close(draft: Draft, action: str) -> Findings:
+def close(draft: StatusDraft, action: str) -> Findings:
     """The run ends, and what the last losses have cost stays unknown."""
     since = draft.bookkeeping.interruption
     if since is None:
         return Findings()
     known = {loss.number: {"action": action} for loss in _open(draft, since)}
-    return _settled(draft, known, None)
+    return _with_costs(draft, known, None)
 
 
 def lost_seconds(goodput: Goodput | None) -> float:
@@ -397,20 +397,20 @@ def lost_seconds(goodput: Goodput | None) -> float:
     return goodput.lost_seconds.lost_work + goodput.lost_seconds.recovery if goodput else 0.0
 
 
-def _open(draft: Draft, since: Interruption) -> list[Loss]:
+def _open(draft: StatusDraft, since: Interruption) -> list[Loss]:
     """The losses whose cost is not known yet."""
     history = draft.status.disruptions.history
     return [loss for loss in history if loss.number >= since.first and not loss.action]
 
 
-def _settled(
-    draft: Draft, known: Mapping[int, Mapping[str, Any]], left: Interruption | None
+def _with_costs(
+    draft: StatusDraft, costs: Mapping[int, Mapping[str, Any]], left: Interruption | None
 ) -> Findings:
     """With what is known now of some losses, by their number; None: no other one is left."""
     entries = [
         loss.model_copy(
             update={**cost, "action": short(cost["action"], SIGNS)}
-            if (cost := known.get(loss.number))
+            if (cost := costs.get(loss.number))
             else {}
         )
         for loss in draft.status.disruptions.history

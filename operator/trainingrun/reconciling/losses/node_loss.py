@@ -26,7 +26,7 @@ from ...rendering.platforms import RenderSettings
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
 from ..context import RAY_API, ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..model import Delete, ExcludeNodes, NodeState, Object, Observed, ReconcileSettings
 from ..texts import parsed, seconds_since
 from . import avoided_nodes, evidence
@@ -136,7 +136,7 @@ def replace_pods_without_ray(context: ReconcileContext, attempt: int) -> Finding
     memory, and `ray start --block` does not always end with it. The pod stays Running, no worker
     group can be placed, and KubeRay's liveness probe ends the pod ten minutes later. Two
     independent signs are enough before: the driver's, to which Ray reports the node as dead, and
-    the kubelet's, whose readiness probe of Ray's agent fails and did not before.
+    the kubelet's, whose readiness probe of Ray's agent fails and did not before: both within 30 s.
 
     With a grace period they would count as preempted; the driver's record of their loss is counted.
     """
@@ -192,7 +192,9 @@ def _no_longer_ready(pod: Object) -> bool:
     )
 
 
-def replace_workers_of_lost_head(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def replace_workers_of_lost_head(
+    context: ReconcileContext, draft: StatusDraft, attempt: int
+) -> Findings:
     """Replace the workers together with their head.
 
     Otherwise they would wait for the old head's address first, and be replaced only then. Ray
@@ -225,9 +227,9 @@ def replace_workers_of_lost_head(context: ReconcileContext, draft: Draft, attemp
     ]
     if not workers:
         return Findings()
-    found = evidence.explain(context, draft, workers, LossReason.HEAD_LOST)
+    findings = evidence.explain(context, draft, workers, LossReason.HEAD_LOST)
     deletions = (Delete(pod_status.pod_ref(pod), grace_s=0) for pod in workers)
-    return found._replace(actions=tuple(deletions))
+    return findings._replace(actions=tuple(deletions))
 
 
 def _forced(pod: Object) -> bool:
@@ -276,7 +278,9 @@ def _candidates(context: ReconcileContext) -> Iterator[str]:
             yield node_name
 
 
-def lift_exclusion(context: ReconcileContext, draft: Draft, attempt: int | None = None) -> Findings:
+def lift_exclusion(
+    context: ReconcileContext, draft: StatusDraft, attempt: int | None = None
+) -> Findings:
     """End the exclusion of nodes that are back, that pods need, or that were excluded for long."""
     lost = draft.bookkeeping.lost_nodes
     if not lost:
@@ -294,9 +298,9 @@ def lift_exclusion(context: ReconcileContext, draft: Draft, attempt: int | None 
         return Findings()
     hostnames = {node: name for node, name in draft.bookkeeping.hostnames.items() if node in kept}
     back = [node for node in lost if node not in kept]
-    found = evidence.reopen_nodes(context, draft, back)
-    changes = {**found.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
-    return found._replace(bookkeeping=changes)
+    findings = evidence.reopen_nodes(context, draft, back)
+    changes = {**findings.bookkeeping, "lost_nodes": kept, "hostnames": hostnames}
+    return findings._replace(bookkeeping=changes)
 
 
 def excluded_hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
@@ -307,7 +311,7 @@ def excluded_hostnames(bookkeeping: Bookkeeping) -> tuple[str, ...]:
     return tuple(sorted(names | avoided_nodes.hostnames(bookkeeping)))
 
 
-def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def exclude_nodes(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Patch the live RayCluster where it excludes other nodes, and replace pods that wait."""
     if context.unknown("RayCluster", "Pod"):
         return Findings()
@@ -328,9 +332,9 @@ def exclude_nodes(context: ReconcileContext, draft: Draft, attempt: int) -> Find
     ]
     if not outdated:
         return Findings(actions=patches)
-    found = evidence.explain(context, draft, outdated, LossReason.NODE_LOST)
+    findings = evidence.explain(context, draft, outdated, LossReason.NODE_LOST)
     deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
-    return found._replace(actions=(*patches, *deletions))
+    return findings._replace(actions=(*patches, *deletions))
 
 
 def _excludes_more(pod: Object, wanted: tuple[str, ...]) -> bool:

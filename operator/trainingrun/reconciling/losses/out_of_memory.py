@@ -13,7 +13,7 @@ from datetime import datetime
 from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption
-from ..findings import AttemptEnd, Draft
+from ..findings import AttemptEnd, StatusDraft
 from ..model import Object
 from ..texts import parsed
 
@@ -71,18 +71,18 @@ def reason_of_end(
     return LossReason.OUT_OF_MEMORY if reason is LossReason.APPLICATION_ERROR and recent else reason
 
 
-def end(draft: Draft) -> AttemptEnd | None:
+def end(draft: StatusDraft) -> AttemptEnd | None:
     """The end of an attempt of which the driver could not say why, where a pod ran out of memory:
     which one did so last, and what to do. None: none did.
     """
-    found = [
+    candidates = [
         (_time(known), key, known)
         for key, known in draft.bookkeeping.counted.items()
         if _is_one(known)
     ]
-    if not found:
+    if not candidates:
         return None
-    _, key, last = max(found, key=lambda each: each[0])
+    _, key, last = max(candidates, key=lambda candidate: candidate[0])
     message = f"Pod {last.pod} ended: {description(head=key == draft.bookkeeping.head)}"
     if key.startswith("record:"):  # its pod lives on, and the driver has said which rank it was
         entries = draft.status.disruptions.history

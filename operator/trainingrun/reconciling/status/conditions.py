@@ -15,7 +15,7 @@ from ...api.status import Attempt, Condition, ConditionType, Phase, RunStatus
 from ...api.v1alpha1 import TrainingRun
 from .. import pod_status
 from ..context import ReconcileContext, job_status, trains
-from ..findings import Blocker, Draft, Findings, RunFailure
+from ..findings import Blocker, Findings, RunFailure, StatusDraft
 from ..texts import short, written
 from . import cost
 
@@ -54,12 +54,14 @@ def of_ended_run(
     if blocker or blocked:
         failed = _former(status, ConditionType.FAILED)
         failure = failed and failed.status == "True" and _of_failure(failed.message)
-        found = [_waiting(blocker), _stalled(blocker, failure or None)]
-        changes["conditions"] = _merged(run, now, status, found)
+        conditions = [_waiting(blocker), _stalled(blocker, failure or None)]
+        changes["conditions"] = _merged(run, now, status, conditions)
     return Findings(status=changes)
 
 
-def of_deleted_run(context: ReconcileContext, draft: Draft, blocker: Blocker | None) -> Findings:
+def of_deleted_run(
+    context: ReconcileContext, draft: StatusDraft, blocker: Blocker | None
+) -> Findings:
     """The phase and the conditions of a deleted run, which finalizers of others hold."""
     message = (
         "The TrainingRun is deleted and its pods are freed; it is gone once its finalizers "
@@ -83,7 +85,7 @@ def of_deleted_run(context: ReconcileContext, draft: Draft, blocker: Blocker | N
 
 def of_run(
     context: ReconcileContext,
-    draft: Draft,
+    draft: StatusDraft,
     blocker: Blocker | None,
     refused: Blocker | None,
     run_failure: RunFailure | None,
@@ -93,7 +95,7 @@ def of_run(
     progress = context.live_progress(attempt.number) if attempt else None
     blocker = None if draft.status.has_ended else blocker
     kept = attempt is not None and _not_read_yet(context, draft, attempt)
-    found = [
+    conditions = [
         _accepted(context, draft, refused, attempt),
         *([] if kept else [_ready(context, draft, progress, run_failure)]),
         _suspended(context, draft),
@@ -104,7 +106,7 @@ def of_run(
     phase = _phase(context, draft, attempt, progress, run_failure)
     return Findings(
         status={
-            "conditions": _merged(context.run, context.now, draft.status, found),
+            "conditions": _merged(context.run, context.now, draft.status, conditions),
             "phase": context.run.status.phase if kept else phase,
             "observed_generation": context.run.metadata.generation,
         }
@@ -112,7 +114,7 @@ def of_run(
 
 
 def _accepted(
-    context: ReconcileContext, draft: Draft, refused: Blocker | None, attempt: Attempt | None
+    context: ReconcileContext, draft: StatusDraft, refused: Blocker | None, attempt: Attempt | None
 ) -> NewCondition:
     if refused:
         return NewCondition(ConditionType.ACCEPTED, "False", refused.reason, refused.message)
@@ -168,7 +170,7 @@ def _of_failure(message: str) -> Blocker:
     return Blocker(ConditionReason.FAILED, message)
 
 
-def _not_read_yet(context: ReconcileContext, draft: Draft, attempt: Attempt) -> bool:
+def _not_read_yet(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> bool:
     """Whether this process has not read the driver's progress yet, and nothing contradicts the
     last status: a restarted operator does not show a run that trains as one that starts.
     """
@@ -194,7 +196,7 @@ def _not_read_yet(context: ReconcileContext, draft: Draft, attempt: Attempt) -> 
 
 def _ready(
     context: ReconcileContext,
-    draft: Draft,
+    draft: StatusDraft,
     progress: Progress | None,
     run_failure: RunFailure | None,
 ) -> NewCondition:
@@ -225,7 +227,7 @@ def _ready(
     return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
 
 
-def _suspended(context: ReconcileContext, draft: Draft) -> NewCondition:
+def _suspended(context: ReconcileContext, draft: StatusDraft) -> NewCondition:
     kind = ConditionType.SUSPENDED
     if draft.status.has_ended:
         return NewCondition(kind, "False", ConditionReason.ENDED)
@@ -268,7 +270,7 @@ def _why(status: RunStatus, cause: RunFailure) -> str:
 
 def _phase(
     context: ReconcileContext,
-    draft: Draft,
+    draft: StatusDraft,
     attempt: Attempt | None,
     progress: Progress | None,
     run_failure: RunFailure | None,
@@ -288,7 +290,7 @@ def _phase(
     return Phase.RECOVERING if trained or lost else Phase.STARTING
 
 
-def _between_attempts(context: ReconcileContext, draft: Draft) -> Phase:
+def _between_attempts(context: ReconcileContext, draft: StatusDraft) -> Phase:
     last = draft.status.last_attempt
     if last is None:
         return Phase.PENDING
@@ -298,11 +300,11 @@ def _between_attempts(context: ReconcileContext, draft: Draft) -> Phase:
 
 
 def _merged(
-    run: TrainingRun, now: datetime, status: RunStatus, found: Iterable[NewCondition]
+    run: TrainingRun, now: datetime, status: RunStatus, new: Iterable[NewCondition]
 ) -> list[Condition]:
     """The former conditions with what was found; a time changes only when its status does."""
     conditions = {known.type: known for known in status.conditions}
-    for one in found:
+    for one in new:
         former = conditions.get(one.type)
         same = former is not None and former.status == one.status
         conditions[one.type] = Condition(

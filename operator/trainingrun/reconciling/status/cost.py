@@ -14,7 +14,7 @@ from ...api.v1alpha1 import TrainingRun
 from ...rendering import platforms
 from ..bookkeeping import Bookkeeping, Held, Meter
 from ..context import ReconcileContext
-from ..findings import Blocker, Draft, Findings
+from ..findings import Blocker, Findings, StatusDraft
 from ..model import NodeState, RunEvent
 from ..texts import from_unix, seconds_since, written
 from . import workers
@@ -23,7 +23,7 @@ from .goodput import tenths, total
 HOUR_S = 3600.0
 
 
-def record(context: ReconcileContext, draft: Draft) -> Findings:
+def record(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Bring the meter and status.cost up to the last step, to a change of the pods, or to now.
 
     What is left after the end of the run is counted too, until it is gone.
@@ -47,10 +47,10 @@ def record(context: ReconcileContext, draft: Draft) -> Findings:
         return Findings(requeue_within_s=wait_s)
     until = context.now if changed else _last_step(context, draft)
     counted = counted_until(meter, until).model_copy(update={"held": held})
-    return _found(context, draft, counted)._replace(requeue_within_s=wait_s)
+    return _in_status(context, draft, counted)._replace(requeue_within_s=wait_s)
 
 
-def check_budget(context: ReconcileContext, draft: Draft) -> Findings:
+def check_budget(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """What the status says of spec.budget, and the event when the run has just cost so much."""
     budget, meter = context.run.spec.budget, draft.bookkeeping.meter
     if budget is None or draft.status.has_ended:
@@ -117,14 +117,14 @@ def devices_per_worker(run: TrainingRun) -> int:
     return accelerator.count if accelerator else 1
 
 
-def _last_step(context: ReconcileContext, draft: Draft) -> datetime:
+def _last_step(context: ReconcileContext, draft: StatusDraft) -> datetime:
     progress = context.progress(draft.status.attempt)
     if progress is None or progress.step_time is None:
         return context.now
     return min(from_unix(progress.step_time), context.now)
 
 
-def _held(context: ReconcileContext, draft: Draft) -> Held:
+def _held(context: ReconcileContext, draft: StatusDraft) -> Held:
     prices, workers, pods = context.settings.prices, 0, 0
     per_hour = saved = 0.0
     unpriced, uncompared = set[str](), False
@@ -187,7 +187,7 @@ def _price(
     return row.per_hour * share, None if spot else 0.0
 
 
-def _found(context: ReconcileContext, draft: Draft, meter: Meter) -> Findings:
+def _in_status(context: ReconcileContext, draft: StatusDraft, meter: Meter) -> Findings:
     seconds, meter = _by_cause(context.run, draft.bookkeeping, meter)
     whole = sum(seconds.model_dump().values())
     cost = Cost(
@@ -223,13 +223,13 @@ def _money(
 ) -> dict[str, Any]:
     if not context.settings.prices:
         return {}
-    found: dict[str, Any] = {
+    money: dict[str, Any] = {
         "currency": context.settings.currency,
         "at_least": round(meter.spent, 4),
     }
     if not meter.unpriced:
-        found["amount"] = round(meter.spent, 4)
-        found["wasted"] = round(meter.spent * (1 - seconds.training / whole), 4) if whole else 0.0
+        money["amount"] = round(meter.spent, 4)
+        money["wasted"] = round(meter.spent * (1 - seconds.training / whole), 4) if whole else 0.0
     if not meter.unpriced and not meter.uncompared:
-        found["saved_by_spot"] = round(meter.saved, 4)
-    return found
+        money["saved_by_spot"] = round(meter.saved, 4)
+    return money

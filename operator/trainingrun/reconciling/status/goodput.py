@@ -18,12 +18,12 @@ from ...api.status import Goodput, LostSeconds
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, TimeSpent
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..texts import from_unix, parsed, seconds_since
 from . import workers
 
 
-def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def record_seconds(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Record the driver's seconds, and bring status.goodput up to its last step.
 
     Up to the last step, not to now: else the status would change, and be written, at every
@@ -51,11 +51,11 @@ def record_seconds(context: ReconcileContext, draft: Draft, attempt: int) -> Fin
     if progress.step_time is None:
         return Findings(bookkeeping=changes)
     after = draft.changed(Findings(bookkeeping=changes))
-    found = until(after, from_unix(progress.step_time))
-    return found._replace(bookkeeping={**changes, **found.bookkeeping})
+    findings = until(after, from_unix(progress.step_time))
+    return findings._replace(bookkeeping={**changes, **findings.bookkeeping})
 
 
-def until(draft: Draft, time: datetime) -> Findings:
+def until(draft: StatusDraft, time: datetime) -> Findings:
     """status.goodput from the start to `time`: a step, or the end of the run."""
     if draft.status.start_time is None:
         return Findings()
@@ -103,12 +103,12 @@ def tenths(*seconds: float) -> list[float]:
     return [round(end - begin, 1) for begin, end in pairwise([0.0, *ends])]
 
 
-def _queue(context: ReconcileContext, draft: Draft, attempt: int) -> dict[str, Any]:
+def _queue(context: ReconcileContext, draft: StatusDraft, attempt: int) -> dict[str, Any]:
     if draft.bookkeeping.queue_seconds is not None or draft.status.start_time is None:
         return {}
-    found = context.pods(attempt)
-    times = [time for pod in found if (time := pod_status.scheduled_at(pod))]
-    complete = len(times) == len(found) >= context.wanted_pods(draft)
+    pods = context.pods(attempt)
+    times = [time for pod in pods if (time := pod_status.scheduled_at(pod))]
+    complete = len(times) == len(pods) >= context.wanted_pods(draft)
     # An attempt that can lack some waits for those alone with which it begins.
     begun = context.can_lack_pods and context.progress(attempt) is not None
     if not times or not (complete or begun):

@@ -30,7 +30,7 @@ from ...api.status import (
 )
 from ...api.sweep_spec import Sweep
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 from ..losses import counting
 from ..texts import URI, from_unix, short, written
 
@@ -59,7 +59,7 @@ LONGEST_NAME = 253
 """Characters of the name of a node or pod."""
 
 
-def record_progress(context: ReconcileContext, draft: Draft, attempt: Attempt) -> Findings:
+def record_progress(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Findings:
     """Write what the driver newly reports: progress, checkpoint and the attempt's steps."""
     progress = context.progress(attempt.number)
     if progress is None or (0 < progress.fencing_token < draft.bookkeeping.fencing_token):
@@ -147,7 +147,7 @@ def ranked(table: SweepTable, mode: str) -> list[TrialRow]:
         if one.value is not None and isfinite(one.value) and one.state is not TrialState.FAILED
     }
     return [
-        _trial(one) for *_, one in sorted(rated.values(), key=lambda found: found[:3])[:MOST_RANKED]
+        _trial(one) for *_, one in sorted(rated.values(), key=lambda row: row[:3])[:MOST_RANKED]
     ]
 
 
@@ -177,7 +177,7 @@ def waiting(known: SweepStatus) -> SweepStatus:
     return known.model_copy(update={**counts, "trials": rows})
 
 
-def no_trial_runs(draft: Draft) -> Findings:
+def no_trial_runs(draft: StatusDraft) -> Findings:
     """No attempt runs."""
     known = draft.status.sweep
     if known is None or not known.running:
@@ -225,7 +225,7 @@ def run_progress(progress: Progress, former: RunProgress | None) -> RunProgress:
     )
 
 
-def hang(found: Hang) -> HangStatus:
+def hang(reported: Hang) -> HangStatus:
     """status.hang."""
     rows = {
         one.rank: HungRank(
@@ -235,14 +235,14 @@ def hang(found: Hang) -> HangStatus:
             where=short(one.where, LONGEST_NAME),
             hangs=one.hangs,
         )
-        for one in found.ranks
+        for one in reported.ranks
     }
     return HangStatus(
-        time=written(from_unix(found.time)),
-        seconds=round(found.seconds),
-        message=short(found.message, LONGEST_WARNING),
+        time=written(from_unix(reported.time)),
+        seconds=round(reported.seconds),
+        message=short(reported.message, LONGEST_WARNING),
         ranks=[rows[rank] for rank in sorted(rows)],
-        stacks=_uri(found.stacks),
+        stacks=_uri(reported.stacks),
     )
 
 
@@ -261,17 +261,17 @@ def slowest(progress: Progress) -> SlowestRank | None:
 
 def memory(progress: Progress, former: RunProgress | None) -> RankMemory | None:
     """The rank with the fullest memory."""
-    found, known = progress.memory, former.memory if former is not None else None
-    if found is None:
+    fullest, known = progress.memory, former.memory if former is not None else None
+    if fullest is None:
         return None
-    same = known if known is not None and known.rank == found.rank else None
-    return RankMemory(rank=found.rank, node=_name(found.node), **_memory_fields(found, same))
+    same = known if known is not None and known.rank == fullest.rank else None
+    return RankMemory(rank=fullest.rank, node=_name(fullest.node), **_memory_fields(fullest, same))
 
 
 def ranks(progress: Progress, former: RunProgress | None) -> list[RankRow] | None:
     """Each rank that is reported, once: the API server refuses a number that is there twice."""
     known = {one.rank: one for one in (former.ranks if former is not None else None) or ()}
-    found = {
+    rows = {
         one.rank: RankRow(
             rank=one.rank,
             node=_name(one.node),
@@ -284,7 +284,7 @@ def ranks(progress: Progress, former: RunProgress | None) -> list[RankRow] | Non
         )
         for one in progress.ranks
     }
-    return [found[rank] for rank in sorted(found)] or None
+    return [rows[rank] for rank in sorted(rows)] or None
 
 
 def seconds(measured: float) -> float:
@@ -302,22 +302,22 @@ def _name(reported: str | None) -> str | None:
 
 
 def _memory_fields(
-    found: RankMemory | RankRow, known: RankMemory | RankRow | None
+    measured: RankMemory | RankRow, former: RankMemory | RankRow | None
 ) -> dict[str, Any]:
     return {
-        name: _steady(getattr(known, name, None), getattr(found, name), least)
+        name: _steady(getattr(former, name, None), getattr(measured, name), least)
         for name, least in STEADY.items()
     }
 
 
-def _use(found: RankRow, known: RankRow | None) -> float | None:
-    measured, former = found.accelerator_share, known.accelerator_share if known else None
+def _use(row: RankRow, known: RankRow | None) -> float | None:
+    measured, former = row.accelerator_share, known.accelerator_share if known else None
     if measured is not None and former is not None and abs(measured - former) < STEADY_USE:
         return former
     return share(measured)
 
 
-def _steady(known: int | None, found: int | None, least: float) -> int | None:
-    if known is None or found is None or abs(found - known) > least * known:
-        return found
-    return known
+def _steady(former: int | None, measured: int | None, least: float) -> int | None:
+    if former is None or measured is None or abs(measured - former) > least * former:
+        return measured
+    return former

@@ -3,7 +3,7 @@ long an elastic one trained with each number of them.
 
 Each driver reports its seconds at each size from zero; those of earlier drivers are kept in the
 bookkeeping. A second of training with 6 of 8 workers is worth three quarters of one: goodput and
-accelerator seconds count the ranks that train.
+accelerator seconds count the ranks that train. Pods would not tell: they are there before ranks.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from trainingrun_protocol.progress import MOST_SIZES, Progress
 from ...api.status import WorkersAtSize, WorkersStatus
 from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
-from ..findings import Draft, Findings
+from ..findings import Findings, StatusDraft
 
 
-def record(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
+def record(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Bring status.workers up to the pods that are there and to what the driver reports."""
     if not context.can_lack_pods or context.unknown("Pod"):
         return Findings()
     progress, workers = context.live_progress(attempt), context.run.spec.workers
     wanted, ready = context.wanted_workers(draft), context.index(attempt).ready_workers
     spare = ready.intersection(progress.spare_pods if progress else ())
-    found = WorkersStatus(
+    status = WorkersStatus(
         wanted=wanted,
         ready=min(len(ready) * workers.per_pod, wanted),
         standby=len(spare) if workers.standby else None,
@@ -34,10 +34,10 @@ def record(context: ReconcileContext, draft: Draft, attempt: int) -> Findings:
             for workers, seconds in sorted(_sizes(draft.bookkeeping).items())
         ],
     )
-    return Findings(status={"workers": found})
+    return Findings(status={"workers": status})
 
 
-def none_left(draft: Draft) -> Findings:
+def none_left(draft: StatusDraft) -> Findings:
     """No attempt runs."""
     known = draft.status.workers
     if known is None:
