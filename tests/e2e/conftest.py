@@ -1,8 +1,9 @@
 """One cluster for the session, and one table of what every scenario cost.
 
 KEEP=1 keeps the cluster, and whatever cluster was there before is kept anyway. E2E_SKIP_BUILD=1
-takes the images as they are. E2E_CLUSTER names another cluster. E2E_LIVE_SOURCE=1
-is told in live_source.py, E2E_PATIENCE in scenario.py.
+takes the images as they are. E2E_CLUSTER names another cluster. E2E_KUBERAY_VERSION and
+KUBERAY_MANIFEST name another KubeRay. E2E_LIVE_SOURCE=1 is told in live_source.py, E2E_PATIENCE in
+scenario.py.
 """
 
 import os
@@ -25,6 +26,7 @@ from e2e.scenario import Scenario, keep_reference, reference_key
 from support import benchmark_page, compatibility
 
 NAME = os.environ.get("E2E_CLUSTER", "trainingrun-e2e")
+OTHER_KUBERAY = os.environ.get("E2E_KUBERAY_VERSION")
 ROWS = pytest.StashKey[list[Row]]()
 REPORTS = pytest.StashKey[dict[str, pytest.TestReport]]()
 EXCERPTS = pytest.StashKey[list[str]]()
@@ -78,9 +80,11 @@ def write_versions(stats: Mapping[str, list[pytest.TestReport]]) -> None:
             found[report.nodeid.partition("::")[0]] = 0
     if SCENARIOS in found:
         command = "make e2e-full" if any("/full/" in file for file in found) else "make e2e"
-        if version := os.environ.get("E2E_KUBERAY_VERSION"):
-            command = f"E2E_KUBERAY_VERSION={version} {command}"
-        compatibility.write_kind(clusters.versions(), found, command)
+        versions = clusters.versions()
+        if OTHER_KUBERAY:  # then the row is about that alone
+            versions = {"KubeRay": versions["KubeRay"]}
+            command = f"E2E_KUBERAY_VERSION={OTHER_KUBERAY} {command}"
+        compatibility.write_kind(versions, found, command)
 
 
 @pytest.fixture(scope="session")
@@ -182,7 +186,8 @@ def write_table(rows: list[Row]) -> None:
     """Now, not at the end: a session that is cut off has measured something too."""
     if rows:
         (clusters.ARTIFACTS / "e2e.md").write_text(table(rows))
-        benchmark_page.write("losses", map(cells_of, rows))
+        if not OTHER_KUBERAY:  # the page is about the usual one
+            benchmark_page.write("losses", map(cells_of, rows))
 
 
 def failed(node: pytest.Item) -> bool:
