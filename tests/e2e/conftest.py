@@ -83,7 +83,7 @@ def write_versions(stats: Mapping[str, list[pytest.TestReport]]) -> None:
         versions = clusters.versions()
         if OTHER_KUBERAY:  # then the row is about that alone
             versions = {"KubeRay": versions["KubeRay"]}
-            command = f"E2E_KUBERAY_VERSION={OTHER_KUBERAY} {command}"
+            command += f" E2E_KUBERAY_VERSION={OTHER_KUBERAY}"
         compatibility.write_kind(versions, found, command)
 
 
