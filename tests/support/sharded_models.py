@@ -14,9 +14,14 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+try:
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+except ImportError:  # of PyTorch 2.9
+    _propagator = DTensor._op_dispatcher.sharding_propagator
+    _clear_sharding_prop_cache = _propagator.propagate_op_sharding.cache.cache_clear
 
 
 class Layout(NamedTuple):
