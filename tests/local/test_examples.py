@@ -115,7 +115,7 @@ def test_a_misspelled_setting_fails_with_the_known_ones(a_run: Callable[..., Run
     failure = run.progress().failure
     assert failure is not None
     assert failure.kind == "Application"
-    assert "has 'stepz'; this example knows steps, lr" in failure.message
+    assert "has 'stepz'; this example knows seed, step_seconds, steps, lr" in failure.message
 
 
 def test_three_workers_that_resume_end_alike_too(tmp_path: Path) -> None:

@@ -93,11 +93,11 @@ ON_A_RANK = {
     ),
     "tensors as metrics": (
         'ray.train.report({"loss": torch.zeros(1)})',
-        "report numbers, as loss.item()",
+        "convert the tensors to Python objects",
     ),
     "a tensor that was saved on a GPU": (
         "torch.load(saved_on_a_gpu())",
-        "pass map_location=ray.train.torch.get_device() to torch.load",
+        "use torch.load with map_location",
     ),
     "a package that the image does not have": (
         "import no_such_package",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from trainingrun.api.reasons import documented
+from trainingrun.api.reasons import CONDITIONS
 from trainingrun.api.status import Condition, RunStatus
 from trainingrun.cluster.run_stores import projection
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
@@ -13,6 +13,9 @@ from trainingrun.rendering import RenderSettings
 from trainingrun.rendering.names import ATTEMPT_LABEL
 
 from .builders import T0, a_progress, a_ray_cluster, a_ray_job, a_run, nodes, pods
+
+DOCUMENTED = {(row.type.value, row.status, row.reason.value) for row in CONDITIONS}
+"""Type, status and reason of each condition of docs/conditions.md."""
 
 
 def reconcile(observed: Observed, seconds: float = 60) -> Plan:
@@ -41,7 +44,7 @@ def undocumented(planned: Plan) -> list[tuple[str, str, str]]:
     return [
         found
         for known in planned.status.conditions
-        if not documented(*(found := (known.type.value, known.status, known.reason)))
+        if (found := (known.type.value, known.status, str(known.reason))) not in DOCUMENTED
     ]
 
 

@@ -98,8 +98,6 @@ RAY = [
         "resume-from-checkpoint",
         lambda: a_trainer(resume_from_checkpoint=ray.train.Checkpoint(PLACE)),
     ),
-    ("metadata", lambda: a_trainer(metadata={"a": 1})),
-    ("metadata", lambda: context_of_a_worker().get_metadata()),
     ("preprocessor", lambda: a_trainer(preprocessor=None)),
     ("run-config", lambda: ray.train.RunConfig(verbose=1)),
     ("run-config", lambda: ray.train.RunConfig(sync_config=1)),
@@ -130,8 +128,6 @@ RAY = [
     ("ray-sgd", importing("ray.train", "Trainer")),
     ("ray-sgd", importing("ray.train.callbacks")),
     ("ray-sgd", importing("ray.util.train", "Trainer")),
-    ("boosting-of-ray-util", importing("ray.util.xgboost", "RayXGBRegressor")),
-    ("boosting-of-ray-util", importing("ray.util.lightgbm")),
     ("trainer-of-the-former-ray-train", lambda: DataParallelTrainer(print)),
     ("tuner-of-a-trainer", lambda: a_trainer().as_trainable()),
     ("air-callbacks", importing("ray.air.callbacks.wandb", "WandbLoggerCallback")),
@@ -153,7 +149,6 @@ RAY = [
     ("mixed-precision", lambda: ray.train.accelerate(amp=True)),
     ("mixed-precision", lambda: ray.train.torch.prepare_optimizer(None)),
     ("trial", lambda: context_of_a_worker().get_trial_dir()),
-    ("outside-of-training", lambda: ray.train.report({"loss": 1})),
     ("report-of-keywords", lambda: inspect.unwrap(ray.train.report)(loss=1)),
     ("report-of-keywords", lambda: inspect.unwrap(ray.train.report)({}, loss=1)),
 ]
@@ -265,7 +260,6 @@ MET = [
     ("rendezvous", meet_nobody),
     ("connection-refused", connect_to_nobody),
     ("no-such-host", lambda: socket.getaddrinfo("nowhere.invalid", 80)),
-    ("tensors-as-metrics", fail_to_report_a_tensor),
     ("as-under-torchrun", lambda: torch.distributed.init_process_group("gloo")),
     ("no-process-group", torch.distributed.get_rank),
     ("as-under-torchrun", lambda: os.environ["LOCAL_RANK"]),
@@ -306,14 +300,6 @@ TEXTS: list[tuple[str, BaseException]] = [
     (
         "no-gpu",
         RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA"),
-    ),
-    (
-        "cuda-tensor-on-cpu",
-        RuntimeError(
-            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is "
-            "False. If you are running on a CPU-only machine, please use torch.load with "
-            "map_location=torch.device('cpu') to map your storages to the CPU."
-        ),
     ),
     ("exit", SystemExit(0)),
     (
@@ -391,10 +377,6 @@ TEXTS: list[tuple[str, BaseException]] = [
     ("lightning-trainer", ImportError("cannot import name 'LightningTrainer' from 'ray.train'")),
     ("other-trainers", DeprecationWarning("`HorovodTrainer` is not supported and is scheduled")),
     (
-        "boosting-without-a-function",
-        DeprecationWarning("The legacy XGBoostTrainer API is deprecated."),
-    ),
-    (
         "tune-callbacks",
         DeprecationWarning("`ray.train.RunConfig(callbacks: List[ray.tune.Callback])` is"),
     ),
@@ -471,6 +453,21 @@ def test_each_row_is_met_in_a_test() -> None:
 )
 def test_of_other_errors_only_their_own_text_is_shown(error: Exception) -> None:
     assert remedies.find(error) is None
+
+
+@pytest.mark.parametrize(
+    ("action", "advice"),
+    [
+        (lambda: a_trainer(metadata={"a": 1}), "train_loop_config"),
+        (importing("ray.util.lightgbm"), "use the `lightgbm-ray` library"),
+        (lambda: ray.train.report({"loss": 1}), "within a function launched by `trainer.fit()`"),
+        (fail_to_report_a_tensor, "Python objects (ex: `.numpy()`, `.item()`"),
+    ],
+)
+def test_what_ray_itself_says_to_do_is_shown(action: Callable[[], Any], advice: str) -> None:
+    error = raised_by(action)
+    assert remedies.find(error) is None
+    assert advice in remedies.explained(error)
 
 
 def test_the_sentence_has_the_error_and_the_advice_within_an_attempt_s_message() -> None:

@@ -17,7 +17,8 @@ import yaml
 from .crd import PRINTER_COLUMNS, Schema, crd
 from .pod_numbers import Inline
 from .quantities import MAX_LENGTH
-from .reasons import conditions_page
+from .reasons import CONDITIONS, EVENTS
+from .status import ConditionType
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
 _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not edit.\n"
@@ -44,7 +45,7 @@ def generated() -> Mapping[Path, str]:
         Path("manifests/crd/trainingruns.yaml"): _NOTE + _yaml(labeled),
         Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),
         Path("docs/api.md"): _reference(),
-        Path("docs/conditions.md"): conditions_page(),
+        Path("docs/conditions.md"): "\n".join(_conditions()) + "\n",
     }
 
 
@@ -164,6 +165,33 @@ def _type(node: Schema) -> str:
 
 def _cell(node: dict[str, Any]) -> str:
     return str(node.get("description", "")).replace("|", "\\|")
+
+
+def _conditions() -> Iterator[str]:
+    """The lines of docs/conditions.md."""
+    yield "# Conditions and events"
+    yield ""
+    yield (
+        "Generated from `operator/trainingrun/api/reasons.py` by `make generate`; do not edit. "
+        "`kubectl describe trainingrun NAME` prints both; the message names the object."
+    )
+    for type_ in ConditionType:
+        yield ""
+        yield f"## {type_.value}"
+        yield ""
+        yield "| status | reason | meaning | what to do |"
+        yield "| --- | --- | --- | --- |"
+        for row in CONDITIONS:
+            if row.type is type_:
+                cells = (row.status, f"`{row.reason.value}`", row.meaning, row.remedy or "-")
+                yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield "## Events"
+    yield ""
+    yield "| type | reason | meaning |"
+    yield "| --- | --- | --- |"
+    for event in EVENTS:
+        yield f"| {event.type} | `{event.reason.value}` | {event.meaning} |"
 
 
 def main(arguments: list[str]) -> int:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from pydantic import AfterValidator
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
+from .quantities import FACTORS
+
 TEMPLATE, CONTAINER, SOURCE = "PodTemplateSpec", "Container", "EnvVarSource"
 SECURITY_CONTEXT = "PodSecurityContext"
 """Types of Kubernetes' API that are checked."""
@@ -32,12 +34,6 @@ QUANTITY = r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?
 and memory for what more of them mean."""
 LONGEST_QUANTITY = 64
 _MOST = Decimal(2**63 - 1)
-_UNITS = {
-    "": Decimal(1),
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("num", -3)},
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
-}
 
 _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT = (
@@ -103,11 +99,7 @@ class Fault(NamedTuple):
 
     def error(self) -> InitErrorDetails:
         """For pydantic's own error."""
-        said = PydanticCustomError(
-            self.kind,
-            "{says}",
-            {"says": self.says},
-        )
+        said = PydanticCustomError(self.kind, "{says}", {"says": self.says})
         return InitErrorDetails(type=said, loc=self.location, input=self.value)
 
 
@@ -162,7 +154,8 @@ def _of_object(value: Any, kind: str) -> Iterator[Fault]:
     for key in schema()["required"].get(kind, ()):
         if value.get(key) is None and (kind, key) not in _BY_TEMPLATE:
             yield Fault((key,), "add it", None, "pod_field_missing")
-    yield from _ACROSS.get(kind, _nothing)(value)
+    if kind in _ACROSS:
+        yield from _ACROSS[kind](value)
 
 
 def _of_field(value: Any, holds: str | Sequence[str]) -> Iterator[Fault]:
@@ -233,7 +226,7 @@ def is_quantity(text: str) -> bool:
     unit = found[3] or ""
     number = Decimal(text[: len(text) - len(unit)])
     # A unit E is one by itself; with digits behind it, it is the beginning of an exponent.
-    factor = _UNITS[unit] if unit in _UNITS else Decimal(10) ** int(unit[1:])
+    factor = FACTORS[unit] if unit in FACTORS else Decimal(10) ** int(unit[1:])
     return abs(number * factor) <= _MOST
 
 
@@ -252,10 +245,6 @@ _PLAIN: Mapping[str, Callable[[Any], str]] = {
     "object": lambda value: "" if isinstance(value, Mapping) else "a mapping",
 }
 """What to write where a value does not fit; empty: it does."""
-
-
-def _nothing(value: Mapping[str, Any]) -> Iterator[Fault]:
-    yield from ()
 
 
 def _toleration(value: Mapping[str, Any]) -> Iterator[Fault]:

@@ -14,12 +14,13 @@ from .base import Model, Rule
 PATTERN = r"[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 MAX_LENGTH = 32
 
-_FACTORS = {
+FACTORS = {
     "": Decimal(1),
-    "m": Decimal("0.001"),
-    **{"kMGTP"[n : n + 1]: Decimal(1000) ** (n + 1) for n in range(5)},
-    **{"KMGTP"[n : n + 1] + "i": Decimal(1024) ** (n + 1) for n in range(5)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("num", -3)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
+"""What each unit of Kubernetes stands for; `PATTERN` has those that are taken here."""
 
 
 def _from_integer(value: Any) -> Any:
@@ -48,7 +49,7 @@ def amount(quantity: str) -> Decimal:
     if not re.fullmatch(PATTERN, quantity):
         raise ValueError(f"{quantity!r} is not a quantity such as 500m, 4 or 16Gi")
     digits = quantity.rstrip("kKmMGTPi")
-    return Decimal(digits) * _FACTORS[quantity[len(digits) :]]
+    return Decimal(digits) * FACTORS[quantity[len(digits) :]]
 
 
 def measure(quantity: Any) -> float:

@@ -521,7 +521,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
     ),
 )
-"""Every condition that the operator writes; see `documented`."""
+"""Every condition that the operator writes."""
 
 EVENTS: tuple[EventRow, ...] = (
     EventRow("Normal", EventReason.ATTEMPT_STARTED, "An attempt began; its RayJob is named."),
@@ -580,39 +580,3 @@ WAITS = frozenset(
 )
 """Reasons of what may pass by itself, or stops nothing: condition Waiting, where every other reason
 of what is in a run's way is of condition Stalled."""
-
-
-def documented(type_: str, status: str, reason: str) -> bool:
-    """Whether `CONDITIONS` has this combination."""
-    return any((row.type, row.status, row.reason) == (type_, status, reason) for row in CONDITIONS)
-
-
-def conditions_page() -> str:
-    """docs/conditions.md, as Markdown."""
-    return "\n".join(_lines()) + "\n"
-
-
-def _lines() -> Iterator[str]:
-    yield "# Conditions and events"
-    yield ""
-    yield (
-        "Generated from `operator/trainingrun/api/reasons.py` by `make generate`; do not edit. "
-        "`kubectl describe trainingrun NAME` prints both; the message names the object."
-    )
-    for type_ in ConditionType:
-        yield ""
-        yield f"## {type_.value}"
-        yield ""
-        yield "| status | reason | meaning | what to do |"
-        yield "| --- | --- | --- | --- |"
-        for row in CONDITIONS:
-            if row.type is type_:
-                cells = (row.status, f"`{row.reason.value}`", row.meaning, row.remedy or "-")
-                yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield "## Events"
-    yield ""
-    yield "| type | reason | meaning |"
-    yield "| --- | --- | --- |"
-    for event in EVENTS:
-        yield f"| {event.type} | `{event.reason.value}` | {event.meaning} |"

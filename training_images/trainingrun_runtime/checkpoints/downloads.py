@@ -108,7 +108,9 @@ class Fetched:
             target = self.folder / name
             if target.exists():
                 return None
-            return (self._read if fits else self._write)(name, target)
+            if fits:
+                return self._read(name, target)
+            return _download(self._bucket, self.manifest, name, target)
 
         kept = {*share.kept, *share.common}
         own, common = (sum(map(self.size, names)) for names in (share.kept, share.common))
@@ -145,9 +147,7 @@ class Fetched:
         """
         target = self.folder / name
         if not target.exists():
-            why = self._retry(lambda: self._write(name, target))
-            if why is not None:
-                raise DamagedError(why)
+            self._retry(lambda: _require(self._bucket, self.manifest, name, target))
         return target
 
     def size(self, name: str) -> int:
@@ -178,9 +178,6 @@ class Fetched:
         while self._in_memory:
             self._in_memory.pop().close()
         self._temporary.cleanup()
-
-    def _write(self, name: str, target: Path) -> str | None:
-        return _download(self._bucket, self.manifest, name, target)
 
     def _read(self, name: str, target: Path) -> str | None:
         with contextlib.ExitStack() as opened:
@@ -233,9 +230,7 @@ def download(bucket: Bucket, manifest: Manifest, target: Path) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name in manifest.files:
-            why = _download(bucket, manifest, name, part / name)
-            if why is not None:
-                raise DamagedError(why)
+            _require(bucket, manifest, name, part / name)
         part.chmod(0o777 & ~_umask())  # mkdtemp's own is for this user alone
         part.rename(target)
     finally:
@@ -251,6 +246,12 @@ def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> st
     if why is None:
         part.rename(target)
     return why
+
+
+def _require(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> None:
+    why = _download(bucket, manifest, name, target)
+    if why is not None:
+        raise DamagedError(why)
 
 
 def _free_memory() -> float:

@@ -30,16 +30,18 @@ from .digits import data, network
 from .repeatable import (
     REPEATABLE,
     Pace,
+    Settings,
     batch,
     configured,
+    scores,
     seed_everything,
     set_learning_rate,
     weights_sha256,
 )
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
     """Keys of `training.config`."""
 
     steps: int = 300
@@ -54,10 +56,6 @@ class Config:
     """Batches whose gradients are added up for a step."""
     average: float = 0.95
     """Share of the former average of the weights in the next one."""
-    seed: int = 0
-    """Decides weights, split, order and dropout."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 class Network(nn.Module):
@@ -121,11 +119,8 @@ def train(config: dict[str, Any]) -> None:
         pace(step)
 
     average.eval()
-    with torch.no_grad():
-        answers = average(test_images)
     session.finish(
-        accuracy=(answers.argmax(1) == test_labels).float().mean().item(),
-        loss=cross_entropy(answers, test_labels).item(),
+        **scores(average, test_images, test_labels),
         scale=scaler.get_scale(),
         weights_sha256=weights_sha256(net),
         average_sha256=weights_sha256(average),

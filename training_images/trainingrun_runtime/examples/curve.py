@@ -1,15 +1,14 @@
-"""Finds a line as `linear` does, with the loss as a curve that goes on after an interruption.
+"""Finds the line of `linear`, with the loss as a curve that goes on after an interruption.
 
 training:
   function: trainingrun_runtime.examples.curve:train
-  config: {steps: 200}
+  config: {steps: 200, lr: 0.02}
 tracking:
   tensorboard: {}
 """
 
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import ray.train
@@ -19,25 +18,8 @@ from tensorboardX import SummaryWriter
 
 from trainingrun_runtime import Session
 
+from .linear import SAMPLES, Config, points
 from .repeatable import REPEATABLE, Pace, batch, configured, seed_everything
-
-SAMPLES = 1024
-
-
-@dataclass(frozen=True)
-class Config:
-    """Keys of `training.config`."""
-
-    steps: int = 200
-    """Steps in all."""
-    lr: float = 0.02
-    """Learning rate."""
-    batch_size: int = 32
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, points and their order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:
@@ -46,8 +28,7 @@ def train(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
     seed_everything(settings.seed)
-    x = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed))
-    x, y = x.to(get_device()), (3 * x + 2).to(get_device())
+    x, y = (part.to(get_device()) for part in points(settings.seed))
 
     model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)

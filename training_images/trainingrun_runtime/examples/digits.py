@@ -22,9 +22,11 @@ from trainingrun_runtime import Session
 
 from .repeatable import (
     REPEATABLE,
+    Epochs,
     Pace,
     batch,
     configured,
+    scores,
     seed_everything,
     set_learning_rate,
     steps_per_epoch,
@@ -32,22 +34,12 @@ from .repeatable import (
 )
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
-    epochs: int = 20
-    """Times that the data is seen."""
     steps: int | None = None
     """Steps in all, instead of `epochs`."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def network() -> nn.Module:
@@ -104,11 +96,4 @@ def train(config: dict[str, Any]) -> None:
         session.report(loss=loss.item(), epoch=step // per_epoch)
         pace(step)
 
-    with torch.no_grad():
-        answers = model(test_images)
-    accuracy = (answers.argmax(1) == test_labels).float().mean().item()
-    session.finish(
-        accuracy=accuracy,
-        loss=cross_entropy(answers, test_labels).item(),
-        weights_sha256=weights_sha256(model),
-    )
+    session.finish(**scores(model, test_images, test_labels), weights_sha256=weights_sha256(model))

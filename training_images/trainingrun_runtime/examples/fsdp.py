@@ -28,11 +28,20 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from trainingrun_runtime import Session
 
 from .digits import data
-from .repeatable import Pace, batch, configured, seed_everything, set_learning_rate, weights_sha256
+from .repeatable import (
+    Pace,
+    Settings,
+    batch,
+    configured,
+    scores,
+    seed_everything,
+    set_learning_rate,
+    weights_sha256,
+)
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
     """Keys of `training.config`."""
 
     steps: int = 300
@@ -41,8 +50,6 @@ class Config:
     """Learning rate."""
     batch_size: int = 32
     """Samples per worker and step; workers that share matrices take the same ones."""
-    seed: int = 0
-    """Decides weights, split and order."""
     width: int = 32
     """Numbers by which a row of an image is represented."""
     layers: int = 2
@@ -51,8 +58,6 @@ class Config:
     """Workers that hold the same part (HSDP); the number of workers is a multiple of it."""
     tensor_parallel: int = 1
     """Workers that share each matrix of an MLP; likewise."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 class Block(nn.Module):
@@ -148,11 +153,4 @@ def train(config: dict[str, Any]) -> None:
         session.report(loss=loss.item())
         pace(step)
 
-    with torch.no_grad():
-        answers = model(test_images)
-    accuracy = (answers.argmax(1) == test_labels).float().mean().item()
-    session.finish(
-        accuracy=accuracy,
-        loss=cross_entropy(answers, test_labels).item(),
-        weights_sha256=weights_sha256(model),
-    )
+    session.finish(**scores(model, test_images, test_labels), weights_sha256=weights_sha256(model))

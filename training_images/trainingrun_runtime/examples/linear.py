@@ -17,6 +17,7 @@ from trainingrun_runtime import Session
 from .repeatable import (
     REPEATABLE,
     Pace,
+    Settings,
     batch,
     configured,
     seed_everything,
@@ -27,8 +28,8 @@ from .repeatable import (
 SAMPLES = 1024
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
     """Keys of `training.config`."""
 
     steps: int = 200
@@ -37,10 +38,13 @@ class Config:
     """Learning rate."""
     batch_size: int = 32
     """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, points and their order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
+
+
+def points(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Noisy points of the line: x and y."""
+    x = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(seed + 1))
+    return x, 3 * x + 2 + 0.1 * noise
 
 
 def train(config: dict[str, Any]) -> None:
@@ -50,9 +54,7 @@ def train(config: dict[str, Any]) -> None:
     rank, workers = context.get_world_rank(), context.get_world_size()
     seed_everything(settings.seed)
 
-    x = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed))
-    noise = torch.randn(SAMPLES, 1, generator=torch.Generator().manual_seed(settings.seed + 1))
-    x, y = x.to(get_device()), (3 * x + 2 + 0.1 * noise).to(get_device())
+    x, y = (part.to(get_device()) for part in points(settings.seed))
 
     model = prepare_model(torch.nn.Linear(1, 1), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)

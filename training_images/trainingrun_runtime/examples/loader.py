@@ -11,6 +11,7 @@ the weights are equal to the last bit.
 Final metrics: accuracy and loss on images that were held out, and the SHA-256 of the weights.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,30 +26,22 @@ from trainingrun_runtime import ResumableDataLoader, Session
 from .digits import data, network
 from .repeatable import (
     REPEATABLE,
+    Epochs,
     Pace,
     configured,
+    scores,
     seed_everything,
     set_learning_rate,
     weights_sha256,
 )
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
-    epochs: int = 20
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
     load_workers: int = 2
     """Processes per worker that load data; 0: the training process loads it."""
-    seed: int = 0
-    """Decides weights, split, order and shifts."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 class ShiftedImages(Dataset):
@@ -60,26 +53,41 @@ class ShiftedImages(Dataset):
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         by = torch.randint(-1, 2, (2,)).tolist()
-        return torch.roll(self._images[index], by, dims=(-2, -1)), self._labels[index]
+        image = torch.roll(self._images[index], by, dims=(-2, -1))
+        return {"image": image, "label": self._labels[index]}
 
 
 def train(config: dict[str, Any]) -> None:
     """Train on one worker."""
     settings = configured(Config, config)
+
+    def loader(samples: ShiftedImages) -> ResumableDataLoader:
+        return ResumableDataLoader(
+            samples,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            num_workers=settings.load_workers,
+            persistent_workers=settings.load_workers > 0,
+        )
+
+    train_with(loader, settings)
+
+
+def train_with(make_loader: Callable[[ShiftedImages], Any], settings: Epochs) -> None:
+    """The training, whoever loads its images.
+
+    Args:
+        make_loader: Makes a resumable loader, whose batches have the columns `image` and `label`.
+        settings: Of the example.
+    """
     rank = ray.train.get_context().get_world_rank()
     seed_everything(settings.seed)
     device = get_device()
 
     images, test_images, labels, test_labels = data(settings.seed)
-    loader = ResumableDataLoader(
-        ShiftedImages(images, labels),
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        num_workers=settings.load_workers,
-        persistent_workers=settings.load_workers > 0,
-    )
+    loader = make_loader(ShiftedImages(images, labels))
     model = prepare_model(network(), parallel_strategy_kwargs=REPEATABLE)
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9)
     session = Session(seed=settings.seed, model=model, optimizer=optimizer, loader=loader)
@@ -87,20 +95,16 @@ def train(config: dict[str, Any]) -> None:
     pace = Pace(settings.step_seconds, rank)
 
     for epoch in session.epochs(settings.epochs):
-        for inputs, targets in session.batches(loader):
+        for batch in session.batches(loader):
             pace.wait()
-            loss = cross_entropy(model(inputs.to(device)), targets.to(device))
+            loss = cross_entropy(model(batch["image"].to(device)), batch["label"].to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             session.report(loss=loss.item(), epoch=epoch)
             pace(session.step)
 
-    with torch.no_grad():
-        answers = model(test_images.to(device))
-    test_labels = test_labels.to(device)
     session.finish(
-        accuracy=(answers.argmax(1) == test_labels).float().mean().item(),
-        loss=cross_entropy(answers, test_labels).item(),
+        **scores(model, test_images.to(device), test_labels.to(device)),
         weights_sha256=weights_sha256(model),
     )

@@ -28,6 +28,7 @@ from ..store.bucket import Bucket
 from ..store.storage_errors import AbsentError
 from .repeatable import (
     REPEATABLE,
+    Epochs,
     Pace,
     batch,
     configured,
@@ -132,8 +133,8 @@ def load_idx(bucket: Bucket, name: str) -> np.ndarray:
 TEST_BATCH = 512
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
     data: str
@@ -143,17 +144,8 @@ class Config:
     region: str | None = None
     """Region of the bucket. Default: $AWS_REGION."""
     epochs: int = 2
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
     width: int = 64
     """Channels of the first stage; 64 is ResNet-18, less is a smaller relative."""
-    seed: int = 0
-    """Decides weights and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def read(bucket: Bucket, part: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,12 +4,13 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 T = TypeVar("T")
 
@@ -17,6 +18,28 @@ REPEATABLE = {"find_unused_parameters": True}
 """For `prepare_model(parallel_strategy_kwargs=...)`. Without it, DistributedDataParallel arranges
 the gradients anew after its first step, and with three or more workers that changes the order of
 the sums: a resumed run, which has a first step more, would differ in the last bit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Keys of `training.config` that each example has."""
+
+    seed: int = 0
+    """Decides the weights, the data and its order."""
+    step_seconds: float = 0.0
+    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Settings):
+    """Those of an example that sees its data some times over."""
+
+    epochs: int = 20
+    """Times that the data is seen."""
+    lr: float = 0.05
+    """Learning rate, at the begin."""
+    batch_size: int = 64
+    """Samples per worker and step."""
 
 
 def configured(kind: type[T], config: Mapping[str, Any] | None) -> T:
@@ -73,6 +96,16 @@ def batch(
     order = np.random.default_rng([seed, epoch]).permutation(samples)
     first = (position * workers + rank) * batch_size
     return torch.from_numpy(order[first : first + batch_size])
+
+
+def scores(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Accuracy and mean loss; the images, their labels and the model are on one device."""
+    with torch.no_grad():
+        answers = model(images)
+    return {
+        "accuracy": (answers.argmax(1) == labels).float().mean().item(),
+        "loss": cross_entropy(answers, labels).item(),
+    }
 
 
 def weights_sha256(model: torch.nn.Module) -> str:

@@ -31,9 +31,11 @@ from trainingrun_runtime import Session
 from .digits import data, network
 from .repeatable import (
     REPEATABLE,
+    Epochs,
     Pace,
     batch,
     configured,
+    scores,
     seed_everything,
     set_learning_rate,
     steps_per_epoch,
@@ -41,22 +43,13 @@ from .repeatable import (
 )
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
     epochs: int = 10
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
     momentum: float = 0.9
     """Momentum of SGD."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:
@@ -79,9 +72,7 @@ def train(config: dict[str, Any]) -> None:
     per_epoch = steps_per_epoch(len(images), settings.batch_size, workers)
 
     def accuracy() -> float:
-        with torch.no_grad():
-            answers = model(test_images).argmax(1)
-        return float((answers == test_labels).float().mean().item())
+        return scores(model, test_images, test_labels)["accuracy"]
 
     for _ in session.epochs(settings.epochs):
         for _ in session.steps(per_epoch):

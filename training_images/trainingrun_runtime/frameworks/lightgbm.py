@@ -9,7 +9,7 @@ connects the workers by itself. A step is a round of boosting.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ import torch.distributed as dist
 from lightgbm.basic import _ConfigAliases
 from lightgbm.callback import CallbackEnv
 
-from .. import results
-from ..checkpoints.stateful_objects import KeptState
 from ..session.session import Session
-from ..survivors.watched_tensors import NotCovered, NotWhole
-from . import process_group
+from ..survivors.watched_tensors import NotCovered
+from . import boosting, process_group
 from .driven_loop import DrivenLoop
 
 _OWN_PORT = re.compile(r"^\[local_listen_port: \d+\]$", re.MULTILINE)
@@ -88,23 +86,14 @@ def train(
     return booster
 
 
-def load(
-    uri: str | Path,
-    *,
-    endpoint: str | None = None,
-    region: str | None = None,
-    trial: int | None = None,
-) -> lightgbm.Booster:
+def load(uri: str | Path, **where: Any) -> lightgbm.Booster:
     """The booster of a checkpoint that `train` has made, for inference; see `results.load`.
 
     Raises:
         ValueError: The checkpoint has no booster, or no round of boosting is in it.
     """
-    kept = _KeptBooster()
-    found = results.load(uri, kept, name="booster", endpoint=endpoint, region=region, trial=trial)
-    if kept.booster is None:
-        raise ValueError(f"no round of boosting is in {found.uri}; name a later checkpoint")
-    return kept.booster
+    booster: lightgbm.Booster = boosting.load(_KeptBooster(), uri, **where)
+    return booster
 
 
 def seeded_at(params: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -155,19 +144,7 @@ def _without(params: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]
     return {key: value for key, value in params.items() if key not in names}, given
 
 
-class _KeptBooster(KeptState):
-    """The booster as an object of the session.
-
-    A round adds trees to the former ones and leaves those as they are, so the first rounds of a
-    booster are what it was after them.
-    """
-
-    keeps_former = True
-
-    def __init__(self) -> None:
-        self.booster: lightgbm.Booster | None = None
-        self._covered: lightgbm.Booster | None = None
-
+class _KeptBooster(boosting.KeptBooster):
     def state_dict(self) -> dict[str, Any]:
         return {"text": _text(self.booster) if self.booster is not None else ""}
 
@@ -175,43 +152,22 @@ class _KeptBooster(KeptState):
         if state["text"]:
             self.booster = lightgbm.Booster(model_str=state["text"])
 
-    def kept(self) -> Callable[[], dict[str, Any]]:
-        """See `KeptState`."""
-        booster: Any = self.booster
-        if booster is None:
-            raise NotCovered("there is no booster yet")
-        if self._covered is not booster:
-            _require_growing(booster)
-            self._covered = booster
-        rounds = booster.current_iteration()
+    def rounds_of(self, booster: Any) -> int:
+        return int(booster.current_iteration())
 
-        def state_then() -> dict[str, Any]:
-            now = booster.current_iteration()
-            text = _text(booster, rounds)
-            # A round that ends meanwhile adds its trees where these are read; and early stopping
-            # leaves the best rounds alone.
-            if booster.current_iteration() != now or now < rounds:
-                raise NotWhole(f"the number of rounds changed while {rounds} of them were read")
-            return {"text": text}
+    def content_of(self, booster: Any, rounds: int) -> dict[str, Any]:
+        return {"text": _text(booster, rounds)}
 
-        return state_then
+    def require_growing(self, booster: Any) -> None:
+        found = _KIND.search(booster.model_to_string())
+        kind = found[1] if found else "unknown"
+        if kind != "gbdt":
+            raise NotCovered(f"a round may change what former ones have made (boosting {kind})")
 
 
 def _text(booster: lightgbm.Booster, rounds: int | None = None) -> str:
     """The model's text, the same on every rank; of the first rounds, if a number is given."""
     return _OWN_PORT.sub("[local_listen_port: 12400]", booster.model_to_string(rounds))
-
-
-def _require_growing(booster: lightgbm.Booster) -> None:
-    """Make sure that a round changes nothing of the former ones.
-
-    Raises:
-        NotCovered: it does.
-    """
-    found = _KIND.search(booster.model_to_string())
-    kind = found[1] if found else "unknown"
-    if kind != "gbdt":
-        raise NotCovered(f"a round may change what former ones have made (boosting {kind})")
 
 
 class _Steps:

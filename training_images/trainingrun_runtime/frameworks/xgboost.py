@@ -22,11 +22,9 @@ from ray.train.collective import broadcast_from_rank_zero
 from xgboost.callback import LearningRateScheduler, TrainingCallback
 from xgboost.collective import CommunicatorContext
 
-from .. import results
-from ..checkpoints.stateful_objects import KeptState
 from ..session.session import Session
-from ..survivors.watched_tensors import NotCovered, NotWhole
-from . import process_group
+from ..survivors.watched_tensors import NotCovered
+from . import boosting, process_group
 from .driven_loop import DrivenLoop
 
 
@@ -73,23 +71,14 @@ def train(
         )
 
 
-def load(
-    uri: str | Path,
-    *,
-    endpoint: str | None = None,
-    region: str | None = None,
-    trial: int | None = None,
-) -> xgboost.Booster:
+def load(uri: str | Path, **where: Any) -> xgboost.Booster:
     """The booster of a checkpoint that `train` has made, for inference; see `results.load`.
 
     Raises:
         ValueError: The checkpoint has no booster, or no round of boosting is in it.
     """
-    kept = _KeptBooster({})
-    found = results.load(uri, kept, name="booster", endpoint=endpoint, region=region, trial=trial)
-    if kept.booster is None:
-        raise ValueError(f"no round of boosting is in {found.uri}; name a later checkpoint")
-    return kept.booster
+    booster: xgboost.Booster = boosting.load(_KeptBooster({}), uri, **where)
+    return booster
 
 
 def seeded_at(params: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -136,22 +125,16 @@ class _RestoredSchedule(LearningRateScheduler):
         return model
 
 
-class _KeptBooster(KeptState):
-    """The booster as an object of the session.
-
-    A round adds trees to the former ones and leaves those as they are, so the first rounds of a
-    booster are what it was after them.
+class _KeptBooster(boosting.KeptBooster):
+    """As one says.
 
     Args:
         params: of the booster.
     """
 
-    keeps_former = True
-
     def __init__(self, params: Mapping[str, Any]) -> None:
-        self.booster: xgboost.Booster | None = None
+        super().__init__()
         self._process_type = params.get("process_type", "default")  # `save_config` has it not
-        self._covered: xgboost.Booster | None = None
 
     def state_dict(self) -> dict[str, Any]:
         raw = self.booster.save_raw("ubj") if self.booster is not None else b""
@@ -161,39 +144,19 @@ class _KeptBooster(KeptState):
         if len(state["ubj"]):
             self.booster = xgboost.Booster(model_file=bytearray(state["ubj"]))
 
-    def kept(self) -> Callable[[], dict[str, Any]]:
-        """See `KeptState`."""
-        booster: Any = self.booster
-        if booster is None:
-            raise NotCovered("there is no booster yet")
-        if self._covered is not booster:
-            _require_growing(booster, self._process_type)
-            self._covered = booster
-        rounds = booster.num_boosted_rounds()
+    def rounds_of(self, booster: Any) -> int:
+        return int(booster.num_boosted_rounds())
 
-        def state_then() -> dict[str, Any]:
-            now = booster.num_boosted_rounds()
-            raw = booster[:rounds].save_raw("ubj")
-            # A round that ends meanwhile adds its trees where these are read.
-            if booster.num_boosted_rounds() != now:
-                raise NotWhole(f"another round ended while {rounds} rounds were read")
-            return {"ubj": np.frombuffer(raw, np.uint8)}
+    def content_of(self, booster: Any, rounds: int) -> dict[str, Any]:
+        return {"ubj": np.frombuffer(booster[:rounds].save_raw("ubj"), np.uint8)}
 
-        return state_then
-
-
-def _require_growing(booster: xgboost.Booster, process_type: str) -> None:
-    """Make sure that a round changes nothing of the former ones.
-
-    Raises:
-        NotCovered: it does.
-    """
-    kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
-    if kind != "gbtree" or process_type != "default":
-        raise NotCovered(
-            f"a round changes what former ones have made (booster {kind}, process_type "
-            f"{process_type})"
-        )
+    def require_growing(self, booster: Any) -> None:
+        kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+        if kind != "gbtree" or self._process_type != "default":
+            raise NotCovered(
+                f"a round changes what former ones have made (booster {kind}, process_type "
+                f"{self._process_type})"
+            )
 
 
 class _Steps(TrainingCallback):

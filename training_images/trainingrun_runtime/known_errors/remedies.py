@@ -47,7 +47,6 @@ _RESTORE = (
     "take it out: the run's newest checkpoint is ray.train.get_checkpoint() in the training "
     "function, and storage.restoreFrom of the TrainingRun begins from another run's"
 )
-_BOOSTING = "a training function that calls the library's train() with RayTrainReportCallback"
 _PREDICT = "use map_batches of a ray.data.Dataset with a class that loads the model"
 
 _LESS_MEMORY = "make the batch smaller and accumulate gradients over several"
@@ -88,10 +87,6 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "restore": Remedy(r"`restore` and `can_restore`", _RESTORE),
     "resume-from-checkpoint": Remedy(r"`resume_from_checkpoint`", _RESTORE),
-    "metadata": Remedy(
-        r"`get_metadata` was|<Framework>Trainer\(metadata",
-        "pass it in train_loop_config",
-    ),
     "preprocessor": Remedy(
         _keyword(r"\w+Trainer", "preprocessor"),
         "transform the ray.data.Dataset before it is passed in datasets",
@@ -154,15 +149,6 @@ REMEDIES: dict[str, Remedy] = {
         "use TorchTrainer with that library in its function, XGBoostTrainer or LightGBMTrainer, "
         "and RLlib for reinforcement learning: Ray Train has no such trainer any more",
     ),
-    "boosting-without-a-function": Remedy(
-        r"legacy (XGBoost|LightGBM)Trainer API",
-        f"pass {_BOOSTING}",
-    ),
-    "boosting-of-ray-util": Remedy(
-        r"ray\.util\.(xgboost|lightgbm) has been removed",
-        "use XGBoostTrainer of ray.train.xgboost or LightGBMTrainer of ray.train.lightgbm with "
-        f"{_BOOSTING}",
-    ),
     "predictor": Remedy(
         _NAME.format(r"\w*Predictor") + "|" + _MODULE.format(r"train\.(?:batch_)?predictor"),
         _PREDICT,
@@ -223,10 +209,6 @@ REMEDIES: dict[str, Remedy] = {
         r"'as_trainable'",
         "call fit() of the trainer itself, or move its function into a module for "
         "training.function and set spec.sweep: a Tuner takes no trainer any more",
-    ),
-    "outside-of-training": Remedy(
-        r"cannot be used outside of a Ray Train training function",
-        "call it in the function that the trainer gets as train_loop_per_worker",
     ),
     "report-of-keywords": Remedy(
         r"\breport\(\) (got an unexpected keyword argument|missing 1 required positional argument: "
@@ -332,10 +314,6 @@ REMEDIES: dict[str, Remedy] = {
         "set workers.accelerator of the TrainingRun, which decides about use_gpu, or shard the "
         "model by fully_shard of torch.distributed.fsdp, which needs no GPU",
     ),
-    "cuda-tensor-on-cpu": Remedy(
-        r"Attempting to deserialize object on a CUDA device",
-        "pass map_location=ray.train.torch.get_device() to torch.load",
-    ),
     "old-driver": Remedy(
         r"NVIDIA driver on your system is too old|CUDA driver version is insufficient",
         "use an image with an older CUDA, or nodes with a newer driver: the image's CUDA is newer "
@@ -402,10 +380,6 @@ REMEDIES: dict[str, Remedy] = {
         'pass parallel_strategy_kwargs={"find_unused_parameters": True} to prepare_model: '
         "parameters took no part in the loss",
     ),
-    "tensors-as-metrics": Remedy(
-        r"Passing objects containing Torch tensors as metrics",
-        "report numbers, as loss.item()",
-    ),
     "as-under-torchrun": Remedy(
         r"torch\.distributed using env:// rendezvous: environment variable|"
         r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
@@ -442,7 +416,8 @@ REMEDIES: dict[str, Remedy] = {
         "own come with training.code",
     ),
 }
-"""By the name of the kind of error; the first one that matches an error counts."""
+"""By the name of the kind of error; the first one that matches an error counts. What the first line
+of an error says to do by itself is not said again."""
 
 
 _RUNTIME = f"{__name__.partition('.')[0]}."

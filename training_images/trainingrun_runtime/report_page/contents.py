@@ -1,9 +1,8 @@
 """What the page says of a run, from its folder and, where there is one, its status. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -12,20 +11,19 @@ from trainingrun_protocol.progress import (
     Hang,
     Progress,
     RankRow,
-    Record,
-    RecordKind,
     RunState,
     SlowestRank,
     SweepTable,
 )
 
 from ..store.last_progress import Driver
-from ..store.loss_documents import LossDocument
 from ..store.run_settings import RunSettings
 from . import charts
 from .charts import Label, Mark, Span
 from .folder import LastLines, RunFolder
-from .timeline import LOSSES, AttemptRow, Loss, clock, duration, timeline_of
+from .history import Event, attempts_of, events_of, losses_of, unix_time
+from .spending import Cause, causes_of, cost_of
+from .timeline import AttemptRow, Loss, clock, duration, timeline_of
 
 MOST_ROWS = 100
 """Rows of a table: of more, the newest are shown."""
@@ -33,26 +31,6 @@ _METRICS = 6
 """Metrics of a checkpoint."""
 _SLOW = 1.2
 """A rank whose own time is so many times the others' is marked."""
-
-_CAUSES = (
-    ("productive", "training", "Steps that counted"),
-    ("queue", "queue", "Waiting for admission or capacity"),
-    ("startup", "starting", "From pods to the first step"),
-    ("fewerWorkers", "lost", "Training without the workers that were missing"),
-    ("lostWork", "lost", "Steps that were done again"),
-    ("recovery", "paused", "From the last step before a disruption to the next one"),
-    ("checkpoint", "saving", "Training stopped for checkpoints"),
-)
-"""Fields of the status' goodput, the color of each, and what it is."""
-
-_HELD = (
-    ("training", "training", "Steps that counted"),
-    ("saving", "saving", "Training stopped for checkpoints"),
-    ("lost", "lost", "Disruptions: steps done again, and the time to the next step"),
-    ("starting", "starting", "Before the first step"),
-    ("waiting", "queue", "Held by some pods while others had no node"),
-)
-"""Fields of the status' cost, as `_CAUSES`."""
 
 _CONDITIONS = ("Failed", "Succeeded", "Stalled", "Waiting", "Suspended", "Ready")
 """Of those that are true the first one says where a run stands."""
@@ -64,27 +42,6 @@ class Figure(NamedTuple):
     label: str
     value: str
     note: str = ""
-
-
-class Cause(NamedTuple):
-    """Where time went."""
-
-    kind: str
-    label: str
-    seconds: float
-    percent: float
-
-
-class Event(NamedTuple):
-    """Something that happened."""
-
-    time: float
-    attempt: int
-    kind: str
-    lost: bool
-    step: int | None
-    place: str
-    message: str
 
 
 class CheckpointRow(NamedTuple):
@@ -175,12 +132,12 @@ def of(
     drivers = folder.drivers
     newest = drivers[-1].progress if drivers else None
     state, tone, message = _standing(status, drivers, folder)
-    attempts = _attempts(status, drivers)
-    events = _events(drivers)
-    goodput, causes = _causes(status, drivers)
+    attempts = attempts_of(status, drivers)
+    events = events_of(drivers)
+    goodput, causes = causes_of(status, drivers)
     ranks, slowest, ranks_time = _ranks(status, newest)
     step, total = _steps(status, newest)
-    losses = _losses(status, folder)
+    losses = losses_of(status, folder)
     if not losses:  # the drivers' records are all that is known
         losses = [
             Loss(e.time, e.attempt, e.kind, e.step, None, None, e.place, e.message, "")
@@ -190,7 +147,7 @@ def of(
     events = [event for event in events if not event.lost]
     lost_at = [loss.step for loss in losses if loss.step is not None]
     spans, marks, times = timeline_of(attempts, drivers, folder.checkpoints, losses, now)
-    held, unit, money = _cost(status)
+    held, unit, money = cost_of(status)
     progress = status.get("progress") or {}
     warnings = progress.get("warnings") or (newest.warnings if newest else [])
     return Contents(
@@ -283,120 +240,6 @@ def _standing(
     )
 
 
-def _attempts(status: Mapping[str, Any], drivers: Sequence[Driver]) -> list[AttemptRow]:
-    """From the status, and from the bucket those that the status does not have."""
-    newest = drivers[-1].attempt if drivers else 0
-    found = {
-        number: _of_drivers(number, members, number < newest)
-        for number, members in _by_attempt(drivers)
-    }
-    for one in status.get("attempts") or []:
-        number = int(one.get("number", 0))
-        own = found.get(number)
-        found[number] = AttemptRow(
-            number,
-            one.get("outcome", ""),
-            one.get("reason") or "",
-            _unix(one.get("startTime")) or (own.start if own else None),
-            _unix(one.get("endTime")),
-            one.get("resumedFromStep"),
-            one.get("lastStep"),
-            one.get("capacity", ""),
-            one.get("message") or (own.message if own else ""),
-        )
-    return [found[number] for number in sorted(found)]
-
-
-def _by_attempt(drivers: Iterable[Driver]) -> list[tuple[int, list[Driver]]]:
-    groups: dict[int, list[Driver]] = {}
-    for driver in drivers:
-        groups.setdefault(driver.attempt, []).append(driver)
-    return list(groups.items())
-
-
-def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRow:
-    documents = [one.progress for one in members if one.progress is not None]
-    last = documents[-1] if documents else None
-    outcome, message = "No record", "Its driver has left no record of what it did."
-    if last is not None:
-        outcome = last.state.value
-        message = last.failure.message if last.failure is not None else ""
-        if not (last.state.final and members[-1].progress is last):
-            outcome = "Lost" if over else outcome
-            message = f"Last heard of at {clock(members[-1].seen)}."
-    return AttemptRow(
-        number,
-        outcome,
-        last.failure.kind if last and last.failure else "",
-        members[0].began or None,
-        members[-1].seen or None,
-        documents[0].resumed_from_step if documents else None,
-        max((one.step for one in documents), default=None),
-        "",
-        message,
-    )
-
-
-def _events(drivers: Sequence[Driver]) -> list[Event]:
-    return sorted(
-        Event(
-            record.time,
-            driver.attempt,
-            record.kind.value,
-            record.kind in LOSSES,
-            record.step,
-            _joined([record.pod, record.node]),
-            record.message,
-        )
-        for first, driver in enumerate(drivers)
-        if driver.progress is not None
-        for index, record in enumerate(driver.progress.records)
-        if not _is_the_start(record, first + index)
-    )
-
-
-def _is_the_start(record: Record, before: int) -> bool:
-    """Whether it is that of a run which begins: nothing is restored then."""
-    return record.kind is RecordKind.RESTORED and not record.step and not before
-
-
-def _losses(status: Mapping[str, Any], folder: RunFolder) -> list[Loss]:
-    """The status has the newest ones with what Kubernetes knows of them, the bucket the others."""
-    history = (status.get("disruptions") or {}).get("history") or []
-    known = [
-        Loss(
-            _unix(one.get("time")) or 0.0,
-            one.get("attempt", 0),
-            one.get("reason", ""),
-            one.get("step"),
-            one.get("lostSteps"),
-            one.get("lostSeconds"),
-            _joined([*(one.get("pods") or ()), *map(one.get, ("node", "zone", "capacity"))]),
-            one.get("signs", ""),
-            one.get("action", ""),
-        )
-        for one in history
-    ]
-    since = min((loss.time for loss in known), default=math.inf)
-    # A loss has two times: when the driver recorded it, and when the operator has seen it.
-    return [*(loss for loss in map(_of_document, folder.losses) if loss.time < since - 60), *known]
-
-
-def _of_document(found: LossDocument) -> Loss:
-    spent = [each for each in (found.lost_work_seconds, found.recovery_seconds) if each is not None]
-    return Loss(
-        found.time,
-        found.attempt,
-        found.reason,
-        found.step,
-        found.lost_steps,
-        sum(spent) if spent else None,
-        _joined([found.pod, found.node]),
-        found.message,
-        found.action,
-    )
-
-
 def _last_lines(status: Mapping[str, Any]) -> list[LastLines]:
     """A few lines of the rank that ended the newest attempt, where the bucket was not read."""
     newest = (status.get("attempts") or [{}])[-1]
@@ -406,82 +249,14 @@ def _last_lines(status: Mapping[str, Any]) -> list[LastLines]:
     return [LastLines(newest.get("number", 0), rank, lines, failed_first=True)]
 
 
-def _joined(words: Iterable[str | None]) -> str:
-    return ", ".join(word for word in words if word)
-
-
 def _hang(status: Mapping[str, Any], newest: Progress | None) -> Hang | None:
     """The latest one."""
     if found := status.get("hang"):
         try:
-            return Hang.model_validate({**found, "time": _unix(found.get("time")) or 0})
+            return Hang.model_validate({**found, "time": unix_time(found.get("time")) or 0})
         except ValidationError:
             return None
     return newest.hang if newest is not None else None
-
-
-def _cost(status: Mapping[str, Any]) -> tuple[list[Cause], str, list[tuple[str, str]]]:
-    """Accelerator seconds by cause, what is counted, and money; the operator alone knows them."""
-    cost = status.get("cost") or {}
-    seconds = cost.get("seconds") or {}
-    whole = sum(seconds.get(name, 0.0) for name, _, _ in _HELD)
-    held = [
-        Cause(kind, label, seconds.get(name, 0.0), seconds.get(name, 0.0) / whole * 100)
-        for name, kind, label in _HELD
-        if seconds.get(name, 0.0) > 0
-    ]
-    currency = cost.get("currency") or ""
-    amounts = [
-        ("In all", cost.get("amount")),
-        ("At least", cost.get("atLeast") if cost.get("amount") is None else None),
-        ("Not in steps that counted", cost.get("wasted")),
-        ("Saved by spot nodes", cost.get("savedBySpot")),
-    ]
-    money = [(name, f"{amount:,.2f} {currency}") for name, amount in amounts if amount is not None]
-    return held, cost.get("unit", "accelerator"), money
-
-
-def _causes(status: Mapping[str, Any], drivers: Sequence[Driver]) -> tuple[int | None, list[Cause]]:
-    """Goodput in percent, and where the time went; without a status from the drivers' own sums."""
-    if goodput := status.get("goodput"):
-        lost = goodput.get("lostSeconds") or {}
-        spent = {"productive": goodput.get("productiveSeconds", 0.0), **lost}
-        percent = goodput.get("percent", 0)
-    else:
-        spent = _spent(drivers)
-        whole = sum(spent.values())
-        percent = round(spent["productive"] * 100 / whole) if whole > 0 else None
-    whole = sum(spent.get(name, 0.0) for name, _, _ in _CAUSES)
-    if whole <= 0:
-        return None, []
-    return percent, [
-        Cause(kind, label, spent.get(name, 0.0), spent.get(name, 0.0) / whole * 100)
-        for name, kind, label in _CAUSES
-        if spent.get(name, 0.0) > 0
-    ]
-
-
-def _spent(drivers: Sequence[Driver]) -> dict[str, float]:
-    """Seconds by cause. What a later driver did again, by its share of its driver's steps."""
-    spent = {name: 0.0 for name, _, _ in _CAUSES}
-    known = [each for each in drivers if each.progress is not None]
-    for index, driver in enumerate(known):
-        own = driver.progress
-        if own is None:
-            continue
-        later = known[index + 1].progress if index + 1 < len(known) else None
-        resumed = own.step if later is None else later.resumed_from_step
-        done = own.step - (own.resumed_from_step or 0)
-        again = min(max(own.step - (own.step if resumed is None else resumed), 0), max(done, 0))
-        lost = own.seconds.productive * again / done if done > 0 else 0.0
-        spent["productive"] += own.seconds.productive - lost
-        spent["lostWork"] += own.seconds.lost_work + lost
-        spent["checkpoint"] += own.seconds.checkpoint
-        spent["recovery"] += own.seconds.recovery
-        spent["startup" if index == 0 else "recovery"] += own.seconds.startup
-        if later is not None and own.state is not RunState.SUSPENDED:
-            spent["recovery"] += max(known[index + 1].began - driver.seen, 0.0)
-    return spent
 
 
 def _ranks(
@@ -495,7 +270,7 @@ def _ranks(
             return (
                 [RankRow.model_validate(each) for each in progress["ranks"]],
                 SlowestRank.model_validate(slowest) if slowest else None,
-                _unix(progress.get("updateTime")),
+                unix_time(progress.get("updateTime")),
             )
         except ValidationError:
             pass  # of an older operator; the driver's own document has them
@@ -604,14 +379,6 @@ def _result(status: Mapping[str, Any], folder: RunFolder) -> list[tuple[str, str
     if not metrics and folder.result is not None:
         metrics = folder.result.metrics
     return [(str(name), value_text(value)) for name, value in (metrics or {}).items()]
-
-
-def _unix(text: Any) -> float | None:
-    """Of a time of the Kubernetes API; none where it has none."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp() if text else None
-    except ValueError:
-        return None
 
 
 def _sentence(text: str) -> str:

@@ -4,10 +4,9 @@
       function: trainingrun_runtime.examples.frameworks.accelerate:train
       config: {epochs: 20, lr: 0.05, batch_size: 64}
 
-Final metrics: accuracy on images that were held out, and the SHA-256 of the weights.
+Final metrics: accuracy and loss on images that were held out, and the SHA-256 of the weights.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import ray.train
@@ -22,26 +21,12 @@ from trainingrun_runtime.examples.repeatable import (
     REPEATABLE,
     Pace,
     configured,
+    scores,
     seed_everything,
     weights_sha256,
 )
+from trainingrun_runtime.examples.repeatable import Epochs as Config
 from trainingrun_runtime.frameworks.accelerate import batches, prepared_session
-
-
-@dataclass(frozen=True)
-class Config:
-    """Keys of `training.config`."""
-
-    epochs: int = 20
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:
@@ -71,9 +56,5 @@ def train(config: dict[str, Any]) -> None:
             session.report(loss=loss.item(), epoch=epoch)
             pace(session.step)
 
-    with torch.no_grad():
-        answers = model(test_images.to(accelerator.device)).argmax(1).cpu()
-    session.finish(
-        accuracy=(answers == test_labels).float().mean().item(),
-        weights_sha256=weights_sha256(plain),
-    )
+    held_out = (part.to(accelerator.device) for part in (test_images, test_labels))
+    session.finish(**scores(model, *held_out), weights_sha256=weights_sha256(plain))

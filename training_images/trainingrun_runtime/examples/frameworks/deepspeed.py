@@ -4,7 +4,7 @@
       function: trainingrun_runtime.examples.frameworks.deepspeed:train
       config: {epochs: 20, lr: 0.003, batch_size: 64, zero_stage: 2}
 
-Final metrics: accuracy on images that were held out, and the SHA-256 of the weights.
+Final metrics: accuracy and loss on images that were held out, and the SHA-256 of the weights.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,11 @@ from torch.nn.functional import cross_entropy
 
 from trainingrun_runtime.examples.digits import data, network
 from trainingrun_runtime.examples.repeatable import (
+    Epochs,
     Pace,
     batch,
     configured,
+    scores,
     seed_everything,
     steps_per_epoch,
     weights_sha256,
@@ -28,23 +30,14 @@ from trainingrun_runtime.examples.repeatable import (
 from trainingrun_runtime.frameworks.deepspeed import prepared_session
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
-    epochs: int = 20
-    """Times that the data is seen."""
     lr: float = 0.003
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
     zero_stage: int = 2
     """What ZeRO shares out among the workers: 0 nothing, 1 the optimizer's state, 2 gradients, too,
     3 weights, too."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:
@@ -79,8 +72,7 @@ def train(config: dict[str, Any]) -> None:
         pace(step)
 
     engine.eval()
-    with torch.no_grad():
-        answers = engine(test_images).argmax(1)
+    found = scores(engine, test_images, test_labels)
     with deepspeed.zero.GatheredParameters(list(plain.parameters())):
         digest = weights_sha256(plain)
-    session.finish(accuracy=(answers == test_labels).float().mean().item(), weights_sha256=digest)
+    session.finish(**found, weights_sha256=digest)

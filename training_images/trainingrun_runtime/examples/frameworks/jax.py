@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from trainingrun_runtime import Session
 from trainingrun_runtime.examples.digits import data
 from trainingrun_runtime.examples.repeatable import (
+    Epochs,
     Pace,
     batch,
     configured,
@@ -33,20 +34,11 @@ HIDDEN = 64
 MOMENTUM = 0.9
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
-    epochs: int = 20
-    """Times that the data is seen."""
     lr: float = 0.1
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@
 Final metrics: accuracy on digits that were held out, and the SHA-256 of the trees.
 """
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,27 +14,17 @@ import ray.train
 from lightgbm import Dataset
 from lightgbm.callback import CallbackEnv
 
-from trainingrun_runtime.examples.digits import data
 from trainingrun_runtime.examples.repeatable import Pace, configured
 from trainingrun_runtime.frameworks import lightgbm
 
-from ...worker.worker import this_worker
+from .boosting import Rounds, digits, finish
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Rounds):
     """Keys of `training.config`."""
 
-    rounds: int = 60
-    """Rounds of boosting, each of which adds a tree for each digit."""
     eta: float = 0.1
-    """Learning rate."""
-    depth: int = 4
-    """Of the trees."""
-    seed: int = 0
-    """Decides the split."""
-    step_seconds: float = 0.0
-    """A round takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def paced(pace: Pace) -> list[Any]:
@@ -54,11 +43,9 @@ def paced(pace: Pace) -> list[Any]:
 def train(config: dict[str, Any]) -> None:
     """Train on one worker."""
     settings = configured(Config, config)
-    context = ray.train.get_context()
-    rank, workers = context.get_world_rank(), context.get_world_size()
-    images, test_images, labels, test_labels = (part.numpy() for part in data(settings.seed))
-    images, test_images = images.reshape(-1, 64), test_images.reshape(-1, 64)
-    mine = Dataset(images[rank::workers], labels[rank::workers])
+    images, test_images, labels, test_labels = digits(settings.seed)
+    mine = Dataset(images, labels)
+    pace = Pace(settings.step_seconds, ray.train.get_context().get_world_rank())
     parameters = {
         "objective": "multiclass",
         "num_class": 10,
@@ -79,14 +66,7 @@ def train(config: dict[str, Any]) -> None:
         settings.rounds,
         valid_sets=[mine],
         valid_names=["train"],
-        callbacks=paced(Pace(settings.step_seconds, rank)),
+        callbacks=paced(pace),
     )
-    answers = booster.predict(test_images).argmax(1)
-    session = this_worker().session
-    assert session is not None  # noqa: S101 - train() has made it
     trees = booster.model_to_string().partition("\nparameters:")[0]
-    session.finish(
-        accuracy=float((answers == test_labels).mean()),
-        rounds=booster.current_iteration(),
-        trees_sha256=hashlib.sha256(trees.encode()).hexdigest(),
-    )
+    finish(booster.predict(test_images), test_labels, booster.current_iteration(), trees)

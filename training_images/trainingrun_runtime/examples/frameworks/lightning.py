@@ -7,7 +7,6 @@
 Final metrics: accuracy on images that were held out, and the SHA-256 of the weights.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,23 +24,8 @@ from trainingrun_runtime.examples.repeatable import (
     seed_everything,
     weights_sha256,
 )
+from trainingrun_runtime.examples.repeatable import Epochs as Config
 from trainingrun_runtime.frameworks.lightning import SessionCallback
-
-
-@dataclass(frozen=True)
-class Config:
-    """Keys of `training.config`."""
-
-    epochs: int = 20
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 class Digits(pl.LightningModule):

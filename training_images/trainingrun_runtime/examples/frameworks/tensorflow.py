@@ -8,7 +8,6 @@ Final metrics: accuracy on images that were held out, and the SHA-256 of the wei
 """
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,9 @@ import tensorflow as tf
 import tf_keras
 
 from trainingrun_runtime.examples.digits import data
+from trainingrun_runtime.examples.repeatable import Epochs as Config
 from trainingrun_runtime.examples.repeatable import Pace, configured, seed_everything
 from trainingrun_runtime.frameworks.tensorflow import connect, fit
-
-
-@dataclass(frozen=True)
-class Config:
-    """Keys of `training.config`."""
-
-    epochs: int = 20
-    """Times that the data is seen."""
-    lr: float = 0.05
-    """Learning rate."""
-    batch_size: int = 64
-    """Samples per worker and step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 def train(config: dict[str, Any]) -> None:

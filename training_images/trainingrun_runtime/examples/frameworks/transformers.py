@@ -26,6 +26,7 @@ from transformers import (
 
 from trainingrun_runtime.examples.digits import data
 from trainingrun_runtime.examples.repeatable import (
+    Epochs,
     Pace,
     configured,
     seed_everything,
@@ -34,22 +35,16 @@ from trainingrun_runtime.examples.repeatable import (
 from trainingrun_runtime.frameworks.transformers import prepare_trainer
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Epochs):
     """Keys of `training.config`."""
 
     epochs: int = 6
-    """Times that the data is seen."""
     lr: float = 0.001
-    """Learning rate at the begin."""
     batch_size: int = 16
     """Samples per worker and batch."""
     accumulate: int = 2
     """Batches in a step."""
-    seed: int = 0
-    """Decides weights, split and order."""
-    step_seconds: float = 0.0
-    """A step takes at least this many seconds, so that a demonstration can interrupt it."""
 
 
 class Sentences(Dataset):

@@ -7,35 +7,17 @@
 Final metrics: accuracy on digits that were held out, and the SHA-256 of the trees.
 """
 
-import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import ray.train
 from xgboost import DMatrix
 from xgboost.callback import TrainingCallback
 
-from trainingrun_runtime.examples.digits import data
 from trainingrun_runtime.examples.repeatable import Pace, configured
 from trainingrun_runtime.frameworks import xgboost
 
-from ...worker.worker import this_worker
-
-
-@dataclass(frozen=True)
-class Config:
-    """Keys of `training.config`."""
-
-    rounds: int = 60
-    """Rounds of boosting, each of which adds a tree for each digit."""
-    eta: float = 0.3
-    """Learning rate."""
-    depth: int = 4
-    """Of the trees."""
-    seed: int = 0
-    """Decides the split."""
-    step_seconds: float = 0.0
-    """A round takes at least this many seconds, so that a demonstration can interrupt it."""
+from .boosting import Rounds as Config
+from .boosting import digits, finish
 
 
 class Paced(TrainingCallback):
@@ -59,11 +41,9 @@ class Paced(TrainingCallback):
 def train(config: dict[str, Any]) -> None:
     """Train on one worker."""
     settings = configured(Config, config)
-    context = ray.train.get_context()
-    rank, workers = context.get_world_rank(), context.get_world_size()
-    images, test_images, labels, test_labels = (part.numpy() for part in data(settings.seed))
-    images, test_images = images.reshape(-1, 64), test_images.reshape(-1, 64)
-    mine = DMatrix(images[rank::workers], labels[rank::workers])
+    images, test_images, labels, test_labels = digits(settings.seed)
+    mine = DMatrix(images, labels)
+    pace = Pace(settings.step_seconds, ray.train.get_context().get_world_rank())
     parameters = {
         "objective": "multi:softprob",
         "num_class": 10,
@@ -78,13 +58,7 @@ def train(config: dict[str, Any]) -> None:
         settings.rounds,
         evals=[(mine, "train")],
         verbose_eval=False,
-        callbacks=[Paced(Pace(settings.step_seconds, rank))],
+        callbacks=[Paced(pace)],
     )
-    answers = booster.predict(DMatrix(test_images)).argmax(1)
-    session = this_worker().session
-    assert session is not None  # noqa: S101 - train() has made it
-    session.finish(
-        accuracy=float((answers == test_labels).mean()),
-        rounds=booster.num_boosted_rounds(),
-        trees_sha256=hashlib.sha256("".join(booster.get_dump()).encode()).hexdigest(),
-    )
+    trees = "".join(booster.get_dump())
+    finish(booster.predict(DMatrix(test_images)), test_labels, booster.num_boosted_rounds(), trees)

@@ -1,0 +1,103 @@
+"""Where the time of a run and of its accelerators went, and what that has cost. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trainingrun_protocol.progress import RunState
+
+from ..store.last_progress import Driver
+
+_CAUSES = (
+    ("productive", "training", "Steps that counted"),
+    ("queue", "queue", "Waiting for admission or capacity"),
+    ("startup", "starting", "From pods to the first step"),
+    ("fewerWorkers", "lost", "Training without the workers that were missing"),
+    ("lostWork", "lost", "Steps that were done again"),
+    ("recovery", "paused", "From the last step before a disruption to the next one"),
+    ("checkpoint", "saving", "Training stopped for checkpoints"),
+)
+"""Fields of the status' goodput, the color of each, and what it is."""
+
+_HELD = (
+    ("training", "training", "Steps that counted"),
+    ("saving", "saving", "Training stopped for checkpoints"),
+    ("lost", "lost", "Disruptions: steps done again, and the time to the next step"),
+    ("starting", "starting", "Before the first step"),
+    ("waiting", "queue", "Held by some pods while others had no node"),
+)
+"""Fields of the status' cost, as `_CAUSES`."""
+
+
+class Cause(NamedTuple):
+    """Where time went."""
+
+    kind: str
+    label: str
+    seconds: float
+    percent: float
+
+
+def cost_of(status: Mapping[str, Any]) -> tuple[list[Cause], str, list[tuple[str, str]]]:
+    """Accelerator seconds by cause, what is counted, and money; the operator alone knows them."""
+    cost = status.get("cost") or {}
+    seconds = cost.get("seconds") or {}
+    whole = sum(seconds.get(name, 0.0) for name, _, _ in _HELD)
+    held = [
+        Cause(kind, label, seconds.get(name, 0.0), seconds.get(name, 0.0) / whole * 100)
+        for name, kind, label in _HELD
+        if seconds.get(name, 0.0) > 0
+    ]
+    currency = cost.get("currency") or ""
+    amounts = [
+        ("In all", cost.get("amount")),
+        ("At least", cost.get("atLeast") if cost.get("amount") is None else None),
+        ("Not in steps that counted", cost.get("wasted")),
+        ("Saved by spot nodes", cost.get("savedBySpot")),
+    ]
+    money = [(name, f"{amount:,.2f} {currency}") for name, amount in amounts if amount is not None]
+    return held, cost.get("unit", "accelerator"), money
+
+
+def causes_of(
+    status: Mapping[str, Any], drivers: Sequence[Driver]
+) -> tuple[int | None, list[Cause]]:
+    """Goodput in percent, and where the time went; without a status from the drivers' own sums."""
+    if goodput := status.get("goodput"):
+        lost = goodput.get("lostSeconds") or {}
+        spent = {"productive": goodput.get("productiveSeconds", 0.0), **lost}
+        percent = goodput.get("percent", 0)
+    else:
+        spent = _spent(drivers)
+        whole = sum(spent.values())
+        percent = round(spent["productive"] * 100 / whole) if whole > 0 else None
+    whole = sum(spent.get(name, 0.0) for name, _, _ in _CAUSES)
+    if whole <= 0:
+        return None, []
+    return percent, [
+        Cause(kind, label, spent.get(name, 0.0), spent.get(name, 0.0) / whole * 100)
+        for name, kind, label in _CAUSES
+        if spent.get(name, 0.0) > 0
+    ]
+
+
+def _spent(drivers: Sequence[Driver]) -> dict[str, float]:
+    """Seconds by cause. What a later driver did again, by its share of its driver's steps."""
+    spent = {name: 0.0 for name, _, _ in _CAUSES}
+    known = [each for each in drivers if each.progress is not None]
+    for index, driver in enumerate(known):
+        own = driver.progress
+        if own is None:
+            continue
+        later = known[index + 1].progress if index + 1 < len(known) else None
+        resumed = own.step if later is None else later.resumed_from_step
+        done = own.step - (own.resumed_from_step or 0)
+        again = min(max(own.step - (own.step if resumed is None else resumed), 0), max(done, 0))
+        lost = own.seconds.productive * again / done if done > 0 else 0.0
+        spent["productive"] += own.seconds.productive - lost
+        spent["lostWork"] += own.seconds.lost_work + lost
+        spent["checkpoint"] += own.seconds.checkpoint
+        spent["recovery"] += own.seconds.recovery
+        spent["startup" if index == 0 else "recovery"] += own.seconds.startup
+        if later is not None and own.state is not RunState.SUSPENDED:
+            spent["recovery"] += max(known[index + 1].began - driver.seen, 0.0)
+    return spent
