@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..api.status import Phase
 from ..local import records
-from ..local.folder import latest, own_folder
 from . import views
 from .common import ENDED
 from .errors import CliError, NotFoundError, UnreachableError
@@ -39,16 +38,6 @@ class Followed:
 def in_cluster(kube: "Kube", name: str) -> Followed:
     """A TrainingRun; one that is suspended goes on once somebody resumes it."""
     return Followed(lambda: kube.run(name), frozenset((*ENDED, Phase.DELETING)))
-
-
-def on_this_machine(name: str, folder: Path | None) -> Followed:
-    """The latest local run of a name.
-
-    Raises:
-        LocalError: There is none.
-    """
-    latest(name, folder)
-    return of_folder(own_folder(name, folder))
 
 
 def of_folder(own: Path) -> Followed:

@@ -50,7 +50,7 @@ def report(
             raise CliError(
                 "an archive is of a run in the cluster; --html writes a page of a folder"
             )
-        kube = connect(context, namespace)
+        kube = connect(namespace, context)
         content, not_read = support_archive.collect(kube, kube.run(name), endpoint, now)
         target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
         _write(target, content)
