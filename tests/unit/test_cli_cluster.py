@@ -279,6 +279,26 @@ def test_watch_ends_with_0_when_the_run_has_succeeded(server: Server) -> None:
     ]
 
 
+def test_watch_says_once_what_a_run_waits_for(server: Server) -> None:
+    said = "Pod digits-head cannot be scheduled: no node has enough cpu free"
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": "Starting", "message": "Pods start"},
+        {"type": "Stalled", "status": "True", "reason": "Unschedulable", "message": said},
+    ]
+    failed = {**conditions[1], "type": "Stalled", "reason": "Failed", "message": "no more restarts"}
+    server.answers[f"{RUNS}/digits"] = [
+        *[(200, a_run("Starting", conditions=conditions))] * 2,
+        (200, a_run("Succeeded", conditions=[failed])),
+    ]
+    code, output, errors = call("watch", "digits")
+    assert (code, errors) == (0, "")
+    assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+        "digits: Starting · attempt 1",
+        f"digits: {said}",
+        "digits: Succeeded · attempt 1",
+    ]
+
+
 def test_watch_ends_with_1_and_the_reason_when_the_run_has_failed(server: Server) -> None:
     condition = {
         "type": "Failed",

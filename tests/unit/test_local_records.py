@@ -220,13 +220,15 @@ def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:
     )
 
 
-def test_a_line_that_cannot_be_shown_ends_nothing() -> None:
+def test_a_line_that_cannot_be_shown_ends_nothing(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `| head` once it has read enough
     stream = SteadyStream(os.fdopen(writing, "w"))
     display = Display(Console(file=stream, width=80), "one")  # type: ignore[arg-type]
+    record = Folder.prepare(a_run(name="one"), tmp_path, False).record
     for step in range(3):
         display.note(f"step {step}")
-        display.show(Progress(attempt=1, step=step), 1, 0)
+        record.show(Progress(attempt=1, step=step))
+        display.show(record.run)
     stream.settle()
     stream.close()  # what Python does at its end

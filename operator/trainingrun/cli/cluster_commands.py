@@ -113,7 +113,7 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
         typer.echo(views.why_no_ranks(run), err=True)
         return
     typer.echo(views.ranks(found, terminal_width()))
-    for warning in progress.get("warnings") or []:
+    for warning in views.warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if (needed := views.ranks_without_steps(found)) is not None:
         typer.echo(needed, err=True)

@@ -276,9 +276,8 @@ class _Loop:
             progress = driver.progress()
             if progress is not None:
                 self._note_standing(progress)
-                self._show(progress, number, self._wait(driver, progress))
-            elif (wait := self._wait(driver, None)) is not None:
-                self.display.waits(wait, number)
+                self._show(progress)
+            self.display.show(self.folder.record.run, self._wait(driver, progress))
             self.display.output(driver.printed())
             if code is not None:
                 return outcome(code, progress)
@@ -328,7 +327,7 @@ class _Loop:
         started = sum(node.started for node in nodes)
         return wait_of(progress, started, len(nodes), driver.ranks(), ranks)
 
-    def _show(self, progress: Progress, number: int, wait: Wait | None) -> None:
+    def _show(self, progress: Progress) -> None:
         if progress.restored_from is not None and not self.restored:
             self.restored = True
             step = progress.resumed_from_step
@@ -336,13 +335,12 @@ class _Loop:
         self.folder.record.show(progress)
         if self.folder.record.problem is not None:
             self.display.once(self.folder.record.problem)
-        self.display.warn(progress)
+        self.display.overruled(progress)
         memory = self.folder.run.spec.workers.resources.memory
         for rank, sentence in beyond_memory(progress, memory).items():
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
-        self.display.show(progress, number, self.tally.restarts, wait)
         if progress.sweep is not None:  # the other trials continue
             for line in self.sweep_losses.record(progress):
                 self.display.note(line)

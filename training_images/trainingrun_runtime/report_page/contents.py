@@ -275,9 +275,9 @@ def _standing(
     if found.failure is not None:
         return "Failed", "bad", _sentence(found.failure.message)
     if found.state.final:
-        return found.state.value, "good" if found.state is RunState.SUCCEEDED else "busy", ""
+        return found.state.phase, "good" if found.state is RunState.SUCCEEDED else "busy", ""
     return (
-        found.state.value,
+        found.state.phase,
         "busy",
         f"Attempt {found.attempt} was last heard of at {clock(last.seen)}, at step {found.step:,}.",
     )
@@ -319,7 +319,7 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
     last = documents[-1] if documents else None
     outcome, message = "No record", "Its driver has left no record of what it did."
     if last is not None:
-        outcome = last.state.value
+        outcome = last.state.phase
         message = last.failure.message if last.failure is not None else ""
         if not (last.state.final and members[-1].progress is last):
             outcome = "Lost" if over else outcome
@@ -543,7 +543,7 @@ def _figures(
         figures.append(Figure("Goodput", f"{goodput} %", "of the time in steps that counted"))
     begun = [one.start for one in attempts if one.start]
     if begun:
-        running = attempts[-1].outcome == "Running" or attempts[-1].end is None
+        running = attempts[-1].end is None
         end = now if running else max(one.end or 0.0 for one in attempts)
         figures.append(Figure("Time", duration(end - min(begun)), f"since {clock(min(begun))}"))
     if attempts:
