@@ -15,7 +15,7 @@ from ..api.status import Phase
 from ..local import records
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
-from . import following, manifest_files, retried_run, submitting, views, yaml_text
+from . import following, manifest_files, result_commands, retried_run, submitting, views, yaml_text
 from .common import (
     ENDED,
     Endpoint,
@@ -185,7 +185,8 @@ def submit(
             "leave one of them out"
         )
     submission = submitting.Submission.prepare(found, code, requirements, file)
-    kube = connect(cluster.namespace or named, cluster.context)
+    cluster = Cluster(cluster.namespace or named, cluster.context)
+    kube = cluster.kube
     _refuse_ended(kube, run.metadata.name)
     submission.upload(endpoint)
     for config_map in submission.config_maps:
@@ -194,7 +195,7 @@ def submit(
     kube.apply(submission.manifest)
     typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
     if follow:
-        _follow(following.in_cluster(kube, run.metadata.name), run.metadata.name)
+        _follow(cluster.followed(run.metadata.name), run.metadata.name)
 
 
 @taking(source_of)
@@ -203,13 +204,19 @@ def watch(source: Source, name: Name) -> None:
     _follow(source.followed(name), name)
 
 
-@taking(connect)
-def events(kube: "Kube", name: Name) -> None:
-    """Show the Events of a TrainingRun that the API server still has, the last one last."""
-    kube.run(name)
-    found = kube.events(name)
+@taking(source_of)
+def events(source: Source, name: Name) -> None:
+    """Show the Events of a TrainingRun that the API server still has, the last one last.
+
+    With --local: what the drivers of the run have recorded.
+    """
+    source.run(name)
+    if isinstance(source, ThisMachine):
+        found, why_none = result_commands.events(source, name), "its drivers have recorded nothing"
+    else:
+        found, why_none = source.kube.events(name), "the API server keeps them for an hour"
     if not found:
-        typer.echo(f"The API server has no events of {name}: it keeps them for an hour.", err=True)
+        typer.echo(f"There are no events of {name}: {why_none}.", err=True)
         return
     typer.echo(views.events(found, datetime.now(UTC)))
 
@@ -230,11 +237,12 @@ def resume(kube: "Kube", name: Name) -> None:
 
 def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
     run = kube.run(name)
-    phase = (run.get("status") or {}).get("phase")
-    if phase in ENDED:
+    status = run.get("status") or {}
+    if (phase := status.get("phase")) in ENDED:
+        begins = "from its checkpoint" if status.get("checkpoint") else "with its spec"
         raise CliError(
             f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); `retry` begins "
-            "a run from its checkpoint"
+            f"a run {begins}"
         )
     if run["spec"].get("suspend", False) is wanted:
         said = "asked to suspend already" if wanted else _why_not_resumed(run)
@@ -243,9 +251,8 @@ def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
 
 
 def _why_not_resumed(run: dict[str, Any]) -> str:
-    for condition in (run.get("status") or {}).get("conditions") or []:
-        if condition["type"] == "Suspended" and condition["reason"] == "BudgetSpent":
-            return "suspended by its budget; raise spec.budget.amount to continue"
+    if (views.condition(run, "Suspended") or {}).get("reason") == "BudgetSpent":
+        return "suspended by its budget; raise spec.budget.amount to continue"
     return "not suspended"
 
 
@@ -349,7 +356,7 @@ def _follow(followed: following.Followed, name: str) -> None:
             )
         if phase in followed.ends:
             raise CliError(
-                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE "
-                "--local --resume` continues"
+                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE"
+                f"{views.options(run)} --resume` continues"
             )
     raise following.deleted(name)

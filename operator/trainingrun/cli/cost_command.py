@@ -9,12 +9,12 @@ import typer
 
 from ..api.v1alpha1 import KUEUE_QUEUE
 from ..local import terminal_text
-from ..local.terminal_text import counted, terminal_width
+from ..local.run_line import Run
+from ..local.terminal_text import terminal_width
+from . import views
 from .common import run_names, seconds
 from .errors import CliError
 from .sources import Cluster, Source, source_of, taking
-
-Run = Mapping[str, Any]
 
 CAUSES = ("training", "saving", "lost", "starting", "waiting")
 _NOTHING = "-"
@@ -95,18 +95,8 @@ def losses(run: Run) -> list[str]:
         for one in status.get("attempts") or []
         if one.get("endTime") and one.get("reason")
     ]
-    found = sorted([*((one["time"], _loss(one)) for one in history), *ended])
+    found = sorted([*((one["time"], views.loss(one)) for one in history), *ended])
     return [terminal_text.plain(f"{time} {sentence}") for time, sentence in found]
-
-
-def _loss(loss: Mapping[str, Any]) -> str:
-    pods, node = ", ".join(loss.get("pods") or []), loss.get("node")
-    where = " ".join([*([pods] if pods else []), *([f"on {node}"] if node else [])])
-    steps, lost_s = loss.get("lostSteps"), loss.get("lostSeconds")
-    cost = "what it cost is not known"
-    if steps is not None and lost_s is not None:
-        cost = f"{counted(steps, 'step')} and {terminal_text.seconds(lost_s)} were lost"
-    return f"{loss['reason']}{f' of {where}' if where else ''}: {loss.get('signs', '')}; {cost}"
 
 
 def unknown(runs: Iterable[Run]) -> list[str]:

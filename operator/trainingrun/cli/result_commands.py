@@ -17,17 +17,13 @@ from ..rendering import names
 from . import pod_commands, views
 from .common import (
     ENDED,
-    Context,
     Endpoint,
-    Folder,
-    Local,
     NameOrUri,
-    Namespace,
     Step,
     Trial,
 )
 from .errors import CliError, bucket_access, print_error
-from .sources import ThisMachine, source_of, taking
+from .sources import Source, ThisMachine, source_of, taking
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -122,6 +118,23 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
                 yield found.rstrip("/"), step
 
 
+def events(source: ThisMachine, name: str) -> list[dict[str, Any]]:
+    """What the drivers of the latest local run of a name have recorded, as Events."""
+    with folder_of(on_this_machine(source, name, None)) as bucket:
+        from trainingrun_runtime.report_page import contents
+        from trainingrun_runtime.store import last_progress
+
+        return [
+            {
+                "lastTimestamp": datetime.fromtimestamp(event.time, UTC).isoformat(),
+                "type": "Warning" if event.lost else "Normal",
+                "reason": event.kind,
+                "message": event.message,
+            }
+            for event in contents.events(last_progress.drivers(bucket))
+        ]
+
+
 @contextlib.contextmanager
 def folder_of(place: Place) -> Iterator["Bucket"]:
     """The folder of the run.
@@ -169,21 +182,14 @@ def opened(place: Place) -> Iterator["Bucket"]:
         yield trial.bucket if trial is not None else bucket
 
 
-def place_of(
-    name: NameOrUri,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
+def place_in(
+    source: Source, name: NameOrUri, trial: Trial = None, endpoint: Endpoint = None
 ) -> Place:
     """The place that a command names.
 
     Raises:
         CliError: There is no such run, or its folder is one of the pods.
     """
-    source = source_of(namespace, local, folder, context)
     if "://" in name:
         return Place(name, endpoint, trial=trial)
     if isinstance(source, ThisMachine):
@@ -194,6 +200,9 @@ def place_of(
         return found
     request = functools.partial(pod_commands.request_stacks, source.kube, run)
     return replace(found, request_stacks=request)
+
+
+place_of = taking(source_of)(place_in)
 
 
 @taking(place_of)

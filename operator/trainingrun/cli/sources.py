@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..api.status import Phase
 from ..local import records
 from ..local.folder import all_roots, latest, own_folder
 from . import following
-from .common import Context, Folder, Local, Namespace, connect
+from .common import ENDED, Context, Folder, Local, Namespace, connect
 from .errors import one_sentence
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ class Cluster:
         return self.kube.run(name)
 
     def followed(self, name: str) -> following.Followed:
-        """The same, to be followed."""
-        return following.in_cluster(self.kube, name)
+        """The same, to be followed; one that is suspended goes on once somebody resumes it."""
+        ends = frozenset((*ENDED, Phase.DELETING))
+        return following.Followed(lambda: self.kube.run(name), ends)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def source_of(
     return ThisMachine(folder) if local or folder is not None else Cluster(namespace, context)
 
 
-def taking(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def taking(make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator of commands: what `make` returns is the first argument of the command.
 
     On the command line are the parameters of `make` instead, after the command's own. Whatever
@@ -106,13 +108,13 @@ def taking(make: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable
     """
     wanted = inspect.signature(make).parameters
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         _, *own = inspect.signature(command).parameters.values()
 
         @functools.wraps(command)
-        def with_options(**given: Any) -> None:
+        def with_options(**given: Any) -> Any:
             with one_sentence():
-                command(make(**{each: given.pop(each) for each in wanted}), **given)
+                return command(make(**{each: given.pop(each) for each in wanted}), **given)
 
         parameters = sorted(
             [*own, *wanted.values()], key=lambda each: each.default is not inspect.Parameter.empty

@@ -13,7 +13,9 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.run_line import Run, condition, step
+from ..local.run_line import Run, step
+from ..local.run_line import condition as condition
+from ..local.run_line import options as options
 from ..local.run_line import phase as phase
 from ..local.run_line import progress_line as progress_line
 from ..local.run_line import warnings as warnings
@@ -106,8 +108,8 @@ def details(run: Run, width: int | None) -> str:
     losses = disruptions.pop("history", None) or []
     for name, count in disruptions.items():
         row(name, count or None)
-    for loss in losses[-_SHOWN_LOSSES:]:
-        row(f"loss {loss['number']}", _loss(loss))
+    for one in losses[-_SHOWN_LOSSES:]:
+        row(f"loss {one['number']}", f"{one['time']} {loss(one)}")
     capacity = status.get("capacity") or {}
     if capacity:
         where = (
@@ -155,18 +157,19 @@ def _workers_and_sizes(workers: Mapping[str, Any]) -> str:
     return f"{now}; trained {', '.join(times)}" if times else now
 
 
-def _loss(loss: Mapping[str, Any]) -> str:
-    """One entry of status.disruptions.history."""
-    where = [", ".join(loss.get("pods") or ()), _on(loss).strip()]
-    kind = ", ".join(filter(None, (loss.get("capacity"), loss.get("zone"))))
-    words = [loss["time"], loss["reason"], *where, f"({kind})" if kind else ""]
+def loss(found: Mapping[str, Any]) -> str:
+    """One entry of status.disruptions.history, without its time."""
+    kind = ", ".join(filter(None, (found.get("capacity"), found.get("zone"))))
+    where = [", ".join(found.get("pods") or ()), _on(found).strip(), f"({kind})" if kind else ""]
+    signs = f": {found['signs']}" if found.get("signs") else ""
     cost = []
-    if (steps := loss.get("lostSteps")) is not None:
+    if (steps := found.get("lostSteps")) is not None:
         cost.append(terminal_text.counted(steps, "step"))
-    if loss.get("lostSeconds") is not None:
-        cost.append(duration(loss["lostSeconds"]))
-    lost = f"lost {' and '.join(cost)}" if cost else ""
-    return "; ".join(filter(None, (" ".join(filter(None, words)), lost, loss.get("action"))))
+    if found.get("lostSeconds") is not None:
+        cost.append(duration(found["lostSeconds"]))
+    lost = f"lost {' and '.join(cost)}" if cost else "what it cost is not known"
+    what = " ".join(filter(None, (found["reason"], *where)))
+    return "; ".join(filter(None, (f"{what}{signs}", lost, found.get("action"))))
 
 
 def finalizers(run: Run) -> str:
@@ -311,7 +314,8 @@ def why_no_ranks(run: Mapping[str, Any]) -> str:
     """Why the status has no ranks, in a sentence."""
     name, now = run["metadata"]["name"], phase(run)
     if run["spec"].get("sweep"):
-        return f"The status has no ranks of trials; `trainingrun sweep {name}` shows the trials."
+        command = f"trainingrun sweep {name}{options(run)}"
+        return f"The status has no ranks of trials; `{command}` shows the trials."
     if now != Phase.RUNNING:
         return f"{name} is {now}; ranks report while they train."
     return f"No rank of {name} has reported yet; each one does 10 s after its start."

@@ -20,7 +20,7 @@ from . import terminal_text
 from .interruptions import Interruption
 from .run_line import Run, phase, progress_line, warnings
 from .starting import Wait
-from .terminal_text import cell, counted, gib, is_new, number, plain, plain_lines
+from .terminal_text import cell, gib, is_new, number, plain, plain_lines
 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
@@ -104,13 +104,6 @@ class Display:
         for record in progress.records:
             if record.kind is documents.RecordKind.SETTING_OVERRULED:
                 self.once(record.message)
-
-    def starting(self, workers: int) -> None:
-        """Say that the local Ray starts: there is no progress for some seconds."""
-        line = f"starting Ray for {counted(workers, 'worker')}"
-        self._bar.update(self._task, line=line)
-        if not self._console.is_terminal:
-            self.note(f"{self._name}: {line}")
 
     def show(self, run: Run, wait: Wait | None = None) -> None:
         """Show where the run stands as its record has it, and what its start waits for."""

@@ -24,6 +24,7 @@ from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..reconciling.diagnosis import blockers
 from ..reconciling.status import cost, progress_status
 from .machine import LocalError
+from .run_line import LOCAL_FOLDER
 
 ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
 """Phases after which nothing happens by itself to a run of this machine."""
@@ -98,6 +99,7 @@ class Record:
                 "name": run.metadata.name,
                 "namespace": run.metadata.namespace,
                 "uid": run.metadata.uid,
+                "annotations": {LOCAL_FOLDER: str(folder.parent)},
                 "creationTimestamp": created,
             },
             "spec": spec,

@@ -40,6 +40,7 @@ from .folder import Folder
 from .interruptions import Interruptions, TrialLosses, unsaved
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
+from .run_line import options
 from .starting import Wait, wait_of
 from .terminal_text import cell
 
@@ -127,7 +128,7 @@ def run_locally(
             with Display(console, run.metadata.name) as display:
                 for sentence in filter(None, (where, folder.begins)):
                     display.note(sentence)
-                display.starting(workers.count)
+                display.show(record.run, Wait("Ray's nodes", 0, folder.run.spec.worker_pods))
                 loop = _Loop(folder, base, ray, display, options)
                 final = loop.run_attempts()
             # Before the nodes are ended, which takes seconds.
@@ -150,7 +151,7 @@ def _show_end(
     run: TrainingRun, loop: "_Loop", final: Progress | str, elapsed: float, console: Console
 ) -> bool:
     """Print the result, or the reason for the failure; whether the run has succeeded."""
-    folder, options = loop.folder, loop.options
+    folder = loop.folder
     if isinstance(final, Progress) and final.result is not None:
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
         interruptions = loop.interruptions.ended
@@ -160,12 +161,11 @@ def _show_end(
         )
         if final.result.sweep is not None:
             found = final.result.sweep
-            name = run.metadata.name
-            where = f" --folder {options.folder}" if options.folder else ""
+            shown = f"{run.metadata.name}{options(folder.record.run)}"
             console.print(
                 cell(
                     f"best trial: {found.best} of {len(found.trials)}; "
-                    f"trainingrun sweep {name} --local{where} shows all"
+                    f"trainingrun sweep {shown} shows all"
                 ),
                 soft_wrap=True,
             )

@@ -1,9 +1,11 @@
 """Where a run stands, in the words that every command has for it: `run --local`, `watch`, `top`.
 
-Pure. Any field of a status may be missing, as in a new run.
+Any field of a status may be missing, as in a new run.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..api.status import Phase
@@ -65,6 +67,20 @@ def warnings(run: Run) -> list[str]:
     waits = (condition(run, kind) for kind in ("Stalled", "Waiting"))
     messages = [found.get("message", "") for found in waits if found]
     return [*filter(None, messages), *((status.get("progress") or {}).get("warnings") or [])]
+
+
+LOCAL_FOLDER = "trainingrun.dev/local-folder"
+"""Annotation of a run of this machine: the folder of all runs of its name."""
+
+
+def options(run: Run) -> str:
+    """What a command that is advised needs behind the run's name to find it."""
+    metadata = run["metadata"]
+    folder = (metadata.get("annotations") or {}).get(LOCAL_FOLDER)
+    if folder is None:
+        return ""
+    default = Path("trainingrun-local", metadata["name"]).absolute()
+    return " --local" + ("" if Path(folder) == default else f" --folder {shlex.quote(folder)}")
 
 
 def condition(run: Run, kind: str) -> Mapping[str, Any] | None:

@@ -176,7 +176,7 @@ def of(
     newest = drivers[-1].progress if drivers else None
     state, tone, message = _standing(status, drivers, folder)
     attempts = _attempts(status, drivers)
-    events = _events(drivers)
+    recorded = events(drivers)
     goodput, causes = _causes(status, drivers)
     ranks, slowest, ranks_time = _ranks(status, newest)
     step, total = _steps(status, newest)
@@ -184,10 +184,10 @@ def of(
     if not losses:  # the drivers' records are all that is known
         losses = [
             Loss(e.time, e.attempt, e.kind, e.step, None, None, e.place, e.message, "")
-            for e in events
+            for e in recorded
             if e.lost
         ]
-    events = [event for event in events if not event.lost]
+    others = [event for event in recorded if not event.lost]
     lost_at = [loss.step for loss in losses if loss.step is not None]
     spans, marks, times = timeline_of(attempts, drivers, folder.checkpoints, losses, now)
     held, unit, money = _cost(status)
@@ -223,8 +223,8 @@ def of(
         if folder.stacks
         else 0,
         attempts=attempts[-MOST_ROWS:],
-        events=events[-MOST_ROWS:],
-        events_left_out=len(events[:-MOST_ROWS]),
+        events=others[-MOST_ROWS:],
+        events_left_out=len(others[:-MOST_ROWS]),
         ranks=ranks,
         ranks_time=ranks_time,
         slow_rank=slowest.rank if slowest is not None and _is_slow(slowest) else None,
@@ -337,7 +337,8 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
     )
 
 
-def _events(drivers: Sequence[Driver]) -> list[Event]:
+def events(drivers: Sequence[Driver]) -> list[Event]:
+    """What the drivers have recorded, oldest first."""
     return sorted(
         Event(
             record.time,
