@@ -1,6 +1,5 @@
 """Fixtures that several folders of tests share."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from support import closing_lines
 from support.apiserver import ApiServer, running_apiserver
-from support.binaries import Unavailable, kuberay_crds
+from support.binaries import kuberay_crds, skipping_unavailable
 from trainingrun.api.crd import crd
 
 # How long an example takes says nothing on a busy machine.
@@ -23,16 +22,11 @@ def apiserver() -> Iterator[ApiServer]:
 
     Skips where its binaries cannot be had, except in CI, where that is a failure.
     """
-    try:
-        with running_apiserver() as server:
-            for file in kuberay_crds():
-                server.install_crd(file.read_text())
-            server.install_crd(crd())
-            yield server
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+    with skipping_unavailable(), running_apiserver() as server:
+        for file in kuberay_crds():
+            server.install_crd(file.read_text())
+        server.install_crd(crd())
+        yield server
 
 
 @pytest.fixture

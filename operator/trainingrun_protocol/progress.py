@@ -61,6 +61,11 @@ class RunState(StrEnum):
         """Whether the driver has ended, or is about to."""
         return self in (RunState.SUSPENDED, RunState.SUCCEEDED, RunState.FAILED)
 
+    @property
+    def phase(self) -> str:
+        """The word that `status.phase` has for it."""
+        return "Running" if self is RunState.TRAINING else self.value
+
 
 class RecordKind(StrEnum):
     """What happened inside an attempt."""

@@ -134,8 +134,8 @@ def test_of_one_run_each_loss_and_the_end_of_each_attempt_is_told(
     code, lines, _ = cost("lossy")
     assert code == 0
     assert [" ".join(line) for line in lines[2:]] == [
-        "2026-11-26T03:12:44Z NodeLost of worker-x7k2p on spot-1: its Lease is no longer renewed; "
-        "1 step and 31.4 s were lost",
+        "2026-11-26T03:12:44Z NodeLost worker-x7k2p on node spot-1: its Lease is no longer "
+        "renewed; lost 1 step and 31s",
         "2026-11-26T03:15:00Z attempt 1 ended, ApplicationError: rank 1 raised ValueError: "
         "sample 7",
         "2026-11-26T03:20:00Z Hang: rank 1; what it cost is not known",

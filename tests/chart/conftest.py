@@ -1,6 +1,5 @@
 """Renders the chart as helm does."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from support.tools import helm as find_helm
 
 CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
@@ -24,12 +23,8 @@ class RefusedError(Exception):
 @pytest.fixture(scope="session")
 def helm() -> Path:
     """Helm's path. Skips where it cannot be had, except in CI, where that is a failure."""
-    try:
+    with skipping_unavailable():
         return find_helm()
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,12 @@
 """Fixtures for tests on this machine: a real S3 server, and a run's folder in either store."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from support.local_runs import two_workers
 from support.s3 import CREDENTIALS, S3Server, running_s3
 from trainingrun.local.ray_nodes import LocalRay
@@ -18,13 +17,8 @@ _names = itertools.count(1)
 
 def _a_server(folder: Path) -> Iterator[S3Server]:
     """A real S3 server; skips where it cannot be had, but not in CI."""
-    try:
-        with running_s3(folder) as server:
-            yield server
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+    with skipping_unavailable(), running_s3(folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

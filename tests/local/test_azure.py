@@ -11,7 +11,7 @@ import pytest
 import ray.train
 
 from support.azurite import KEY, running_azurite
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.ray_internals import training
@@ -26,13 +26,9 @@ from trainingrun_runtime.store.manifest import Manifest, commit, committed, dige
 
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    try:
-        with running_azurite(tmp_path_factory.mktemp("azurite")) as environment:
-            yield environment
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+    folder = tmp_path_factory.mktemp("azurite")
+    with skipping_unavailable(), running_azurite(folder) as environment:
+        yield environment
 
 
 @pytest.fixture

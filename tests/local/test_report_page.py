@@ -86,7 +86,7 @@ def test_the_command_joins_the_status_and_the_folder(
     assert "all budgets are used" in text
     assert "HeadLost" in text
     assert "<h3>loss</h3>" in text
-    assert "From the run&#39;s folder and its status in the cluster." in text
+    assert "From the run&#39;s folder and its status." in text
 
 
 def test_a_colleague_without_the_cluster_has_the_page_from_the_folder(

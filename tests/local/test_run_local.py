@@ -293,7 +293,7 @@ def test_code_and_requirements_of_the_file_are_used_as_on_a_cluster(folder: Path
 def test_a_process_that_can_write_no_file_any_more_trains_to_the_end(folder: Path) -> None:
     manifest = a_run("trainingrun_runtime.examples.linear:train", 1, steps=100, step_seconds=0.1)
     command = start(folder, manifest)
-    command.wait_for("training · step")
+    command.wait_for("Running · step")
     # As on a full disk, for what it shows and for its output; the training's own can be written.
     resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     assert command.wait() == 0, command.output
@@ -306,7 +306,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     function = "trainingrun_runtime.examples.linear:train"
     manifest = a_run(function, workers=2, per_pod=2, steps=200, step_seconds=0.1)
     stopped = start(folder, manifest)
-    stopped.wait_for("training · step")
+    stopped.wait_for("Running · step")
     stopped.process.send_signal(signal.SIGINT)
     assert stopped.wait() == 130
     assert "--resume continues" in stopped.output

@@ -151,7 +151,7 @@ def test_an_overruled_setting_is_said_once_whatever_attempt_records_it() -> None
     written = io.StringIO()
     display = Display(Console(file=written), "digits")
     for attempt in (1, 2):
-        display.warn(Progress(attempt=attempt, records=[record]))
+        display.overruled(Progress(attempt=attempt, records=[record]))
     assert written.getvalue() == f"{said}\n"
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.answering import Answer, answering
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from support.checkpoints import as_pyarrow
 from support.s3 import CREDENTIALS, running_s3
 from support.slow_line import slow_line
@@ -46,11 +46,8 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 @pytest.fixture(scope="module")
 def private_s3(tmp_path_factory: pytest.TempPathFactory, tls: Tls) -> Iterator[str]:
     """URL of a real S3 server behind TLS of a private authority."""
-    try:
-        with running_s3(tmp_path_factory.mktemp("s3"), tls=tls) as server:
-            yield server.url
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with skipping_unavailable(), running_s3(tmp_path_factory.mktemp("s3"), tls=tls) as server:
+        yield server.url
 
 
 def opened(endpoint: str) -> Bucket:
@@ -208,21 +205,22 @@ def test_a_connection_that_leads_elsewhere_ends_with_the_first_answer(tmp_path: 
     The connection would lead there for as long as it is used, though the Service has its endpoints
     again: such a run waited until its bucket was given up.
     """
-    try:
-        with running_s3(tmp_path) as server, answering(lambda _: (404, "")) as elsewhere:
-            leads_to = urlsplit(server.url).port or 0
-            with slow_line(lambda: leads_to, bytes_per_second=1e9) as port:
-                bucket = opened(f"http://127.0.0.1:{port}")
-                leads_to, the_store = elsewhere, leads_to
-                for request in (bucket.get, lambda key: bucket.read(key, 0, 1), write_to(bucket)):
-                    with pytest.raises(StorageError, match="HTTP 404"):
-                        request("model")
-                leads_to = the_store
-                write_to(bucket)("model")
-                assert bucket.get("model") == b"weights"
-                assert bytes(bucket.read("model", 0, 1)) == b"w"
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with (
+        skipping_unavailable(),
+        running_s3(tmp_path) as server,
+        answering(lambda _: (404, "")) as elsewhere,
+    ):
+        leads_to = urlsplit(server.url).port or 0
+        with slow_line(lambda: leads_to, bytes_per_second=1e9) as port:
+            bucket = opened(f"http://127.0.0.1:{port}")
+            leads_to, the_store = elsewhere, leads_to
+            for request in (bucket.get, lambda key: bucket.read(key, 0, 1), write_to(bucket)):
+                with pytest.raises(StorageError, match="HTTP 404"):
+                    request("model")
+            leads_to = the_store
+            write_to(bucket)("model")
+            assert bucket.get("model") == b"weights"
+            assert bytes(bucket.read("model", 0, 1)) == b"w"
 
 
 def write_to(bucket: Bucket) -> Callable[[str], None]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support import stores_page
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from support.stores import SERVERS, Store
 
 
@@ -18,13 +18,13 @@ def server(
 ) -> Iterator[tuple[str, Store]]:
     """One of `SERVERS`, by its name; fails where it cannot be had."""
     name: str = request.param
-    try:
-        with SERVERS[name][1](tmp_path_factory.mktemp("server")) as found:
-            yield name, found
-    except Unavailable as reason:
-        if _all_are_wanted(request.config) or os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+    start = SERVERS[name][1]
+    wanted = _all_are_wanted(request.config)
+    with (
+        skipping_unavailable(wanted=wanted),
+        start(tmp_path_factory.mktemp("server")) as found,
+    ):
+        yield name, found
 
 
 @pytest.fixture

@@ -1,25 +1,20 @@
 """What a run needs to be allowed in its bucket: a policy of a real S3 server takes one away."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.binaries import Unavailable
+from support.binaries import skipping_unavailable
 from support.cli_server import call
 from support.policies import NEEDED, USER, Policies, running_with_policies
 
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policies]:
-    try:
-        with running_with_policies(tmp_path_factory.mktemp("s3")) as found:
-            yield found
-    except Unavailable as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+    folder = tmp_path_factory.mktemp("s3")
+    with skipping_unavailable(), running_with_policies(folder) as found:
+        yield found
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ $KUBERNETES_VERSION, $KUBERAY_VERSION and $KUEUE_VERSION name other versions tha
 such as 1.30.14.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 KUBERNETES_SERIES = "1.34.x"
 KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
@@ -25,6 +29,17 @@ NAMES = ("etcd", "kube-apiserver")
 
 class Unavailable(Exception):
     """Something that cannot be had on this machine; the text says what was tried."""
+
+
+@contextlib.contextmanager
+def skipping_unavailable(*, wanted: bool = False) -> Iterator[None]:
+    """Skip where something is `Unavailable`; in CI, or where it is `wanted`, that is a failure."""
+    try:
+        yield
+    except Unavailable as reason:
+        if wanted or os.environ.get("CI") == "true":
+            pytest.fail(str(reason))
+        pytest.skip(str(reason))
 
 
 def apiserver_binaries() -> dict[str, Path]:

@@ -114,6 +114,7 @@ def test_get_shows_the_newest_losses(server: Server) -> None:
         "node": "spot-1",
         "zone": "zone-b",
         "capacity": "Spot",
+        "signs": "its Lease is no longer renewed",
         "lostSteps": 2,
         "lostSeconds": 34.0,
         "action": "resumed from step 10, in attempt 1",
@@ -125,8 +126,8 @@ def test_get_shows_the_newest_losses(server: Server) -> None:
     assert code == 0
     lines = [" ".join(line.split()) for line in output.splitlines() if line.startswith("loss")]
     assert lines[-1] == (
-        "loss 7 2026-11-26T03:00:00Z NodeLost digits-1-worker-abcde on node spot-1 (Spot, zone-b); "
-        "lost 2 steps and 34s; resumed from step 10, in attempt 1"
+        "loss 7 2026-11-26T03:00:00Z NodeLost digits-1-worker-abcde on node spot-1 (Spot, zone-b): "
+        "its Lease is no longer renewed; lost 2 steps and 34s; resumed from step 10, in attempt 1"
     )
     assert len(lines) == 5
     assert "history" not in output
@@ -213,8 +214,8 @@ def test_suspend_and_resume_change_that_field_alone(
 @pytest.mark.parametrize(
     ("command", "phase", "spec", "sentence"),
     [
-        ("suspend", "Succeeded", {}, "has ended (Succeeded); `retry` begins a run from its"),
-        ("resume", "Failed", {"suspend": True}, "has ended (Failed); `retry` begins a run from"),
+        ("suspend", "Succeeded", {}, "has ended (Succeeded); `retry` begins a run with its spec"),
+        ("resume", "Failed", {"suspend": True}, "has ended (Failed); `retry` begins a run with"),
         ("suspend", "Running", {"suspend": True}, "is asked to suspend already"),
         ("resume", "Running", {}, "is not suspended"),
     ],
@@ -226,6 +227,12 @@ def test_what_suspend_and_resume_would_not_change_is_said_and_left(
     code, _, errors = call(command, "digits")
     assert (code, server.applied) == (1, [])
     assert errors.startswith(f"TrainingRun digits in namespace team-a {sentence}")
+
+
+def test_of_a_run_with_a_checkpoint_retry_is_said_to_continue(server: Server) -> None:
+    run = {**a_run("Failed", checkpoint={"step": 7, "uri": "s3://runs/x"}), "spec": {}}
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    assert call("suspend", "digits")[2].endswith("`retry` begins a run from its checkpoint\n")
 
 
 def test_resume_says_that_a_budget_keeps_the_run_suspended(server: Server) -> None:
@@ -275,6 +282,26 @@ def test_watch_ends_with_0_when_the_run_has_succeeded(server: Server) -> None:
     assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
         "digits: Running · step 1/2 · attempt 1",
         "digits: Recovering · attempt 1 · preemptions 1",
+        "digits: Succeeded · attempt 1",
+    ]
+
+
+def test_watch_says_once_what_a_run_waits_for(server: Server) -> None:
+    said = "Pod digits-head cannot be scheduled: no node has enough cpu free"
+    conditions = [
+        {"type": "Ready", "status": "False", "reason": "Starting", "message": "Pods start"},
+        {"type": "Stalled", "status": "True", "reason": "Unschedulable", "message": said},
+    ]
+    failed = {**conditions[1], "type": "Stalled", "reason": "Failed", "message": "no more restarts"}
+    server.answers[f"{RUNS}/digits"] = [
+        *[(200, a_run("Starting", conditions=conditions))] * 2,
+        (200, a_run("Succeeded", conditions=[failed])),
+    ]
+    code, output, errors = call("watch", "digits")
+    assert (code, errors) == (0, "")
+    assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+        "digits: Starting · attempt 1",
+        f"digits: {said}",
         "digits: Succeeded · attempt 1",
     ]
 

@@ -148,7 +148,7 @@ def test_a_head_that_never_answers_is_waited_for_no_longer_than_it_may_take(
     answer(server, a_pod("digits-1-head"))
     run = server.answers[f"{RUNS}/digits"][0][1]
     with ends_within(30), pytest.raises(CliError, match="has not answered kubectl exec within"):
-        pod_commands.request_stacks(Kube(None, None), run, None)
+        pod_commands.request_stacks(Kube(None, None), run)
 
 
 def test_without_kubectl_it_is_said(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """kustomize brings names and images to a TrainingRun, by what manifests/kustomize says of it."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.binaries import Unavailable, skipping_unavailable
 from trainingrun.api.parse import parse
 
 CONFIGURATION = Path(__file__).parents[2] / "manifests" / "kustomize" / "trainingrun.yaml"
@@ -63,10 +63,9 @@ KUSTOMIZATION = {
 def built(tmp_path: Path) -> dict[str, Any]:
     """The run that kustomize makes, which kubectl has built in."""
     kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("kubectl is not on PATH")
-        pytest.skip("kubectl is not on PATH")
+    with skipping_unavailable():
+        if kubectl is None:
+            raise Unavailable("kubectl is not on PATH")
     shutil.copy(CONFIGURATION, tmp_path)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(KUSTOMIZATION))

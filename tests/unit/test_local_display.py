@@ -1,13 +1,30 @@
 """What a local run shows is what its training code said, and nothing that a terminal obeys."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from support.builders import a_run
+from trainingrun.cli import views
 from trainingrun.local.display import Display, summary
+from trainingrun.local.records import Record
 from trainingrun.local.starting import Wait, wait_of
-from trainingrun_protocol.progress import Progress, ProgressResult, RunState, SweepTable, TrialRow
+from trainingrun_protocol.progress import (
+    Progress,
+    ProgressResult,
+    RunState,
+    SweepTable,
+    TrialRow,
+    TrialState,
+)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    """That of a run which begins."""
+    return Record(tmp_path, a_run(), 1)
 
 
 def test_a_sweep_ends_with_its_losses_and_its_best_config() -> None:
@@ -28,25 +45,25 @@ def test_the_summary_is_neither_padded_nor_folded() -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_the_line_of_a_start_changes_while_nothing_else_does() -> None:
+def test_the_line_of_a_start_changes_while_nothing_else_does(record: Record) -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=80), "digits")
-    display.starting(2)
-    display.show(Progress(attempt=1), 1, 0)
-    assert out.getvalue().splitlines() == [
-        "digits: starting Ray for 2 workers",
-        "digits: starting · 0 s · attempt 1",
-    ]
+    display.show(record.run)
+    assert out.getvalue() == "digits: Starting · 0 s · attempt 1\n"
 
 
-def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on() -> None:
+def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on(
+    record: Record,
+) -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=200), "digits")
     for tries in ("1.5", "2.5"):
         error = f"a disk is full (after {tries} s)"
-        display.warn(Progress(attempt=1, state=RunState.TRAINING, storage_error=error))
+        record.show(Progress(attempt=1, state=RunState.TRAINING, storage_error=error))
+        display.show(record.run)
     assert out.getvalue() == (
         "a disk is full (after 1.5 s); training continues, uploads and commits wait\n"
+        "digits: Running · step 0 · attempt 1\n"
     )
 
 
@@ -66,24 +83,23 @@ def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on() -> N
     ],
 )
 def test_while_a_run_starts_each_line_says_what_it_waits_for(
-    progress: Progress | None, nodes: int, ranks: int, said: str
+    progress: Progress | None, nodes: int, ranks: int, said: str, record: Record
 ) -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=200), "digits")
     wait = wait_of(progress, nodes, 2, ranks, 4)
-    assert wait is not None
-    if progress is None:
-        display.waits(wait, 1)
-    else:
-        display.show(progress, 1, 0, wait)
-    assert out.getvalue() == f"digits: starting · 0 s · {said} · attempt 1\n"
+    display.show(record.run, wait)
+    assert out.getvalue() == f"digits: Starting · 0 s · {said} · attempt 1\n"
 
 
-def test_the_bar_of_a_start_is_not_that_of_a_training_whose_end_is_unknown() -> None:
+def test_the_bar_of_a_start_is_not_that_of_a_training_whose_end_is_unknown(
+    record: Record,
+) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with Display(console, "digits") as display:
-        display.waits(Wait("Ray's nodes", 1, 2), 1)
-        display.show(Progress(attempt=1, state=RunState.TRAINING, step=70), 1, 0)
+        display.show(record.run, Wait("Ray's nodes", 1, 2))
+        record.show(Progress(attempt=1, state=RunState.TRAINING, step=70))
+        display.show(record.run)
         (task,) = display._bar.tasks
         assert (task.total, task.completed) == (None, 70)
 
@@ -97,7 +113,9 @@ HARMLESS = "red [/x] [bold]b[/bold] evil"
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_metrics_and_messages_are_neither_control_sequences_nor_markup(terminal: bool) -> None:
+def test_metrics_and_messages_are_neither_control_sequences_nor_markup(
+    terminal: bool, record: Record
+) -> None:
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=terminal, color_system=None, width=300, legacy_windows=False
@@ -107,7 +125,8 @@ def test_metrics_and_messages_are_neither_control_sequences_nor_markup(terminal:
     )
     with Display(console, "digits") as display:
         display.note(f"attempt 1 failed: {HOSTILE}", "red")
-        display.show(progress, 1, 0)
+        record.show(progress)
+        display.show(record.run)
     result = ProgressResult(metrics={HOSTILE: HOSTILE}, checkpoint_uri=f"file:///{HOSTILE}")
     console.print(summary(result, [], 0, 1.0, "folder"))
     said = out.getvalue()
@@ -117,3 +136,27 @@ def test_metrics_and_messages_are_neither_control_sequences_nor_markup(terminal:
     assert f"attempt 1 failed: {HARMLESS}" in said
     assert f"loss {HARMLESS}" in said
     assert f"file:///{HARMLESS}" in said
+
+
+def test_run_and_watch_have_one_line_for_one_state(record: Record) -> None:
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), "digits")
+    record.begin(2, restarts=1)
+    record.show(
+        Progress(
+            attempt=2, state=RunState.TRAINING, step=61, total_steps=220, step_seconds=0.1235,
+            seconds_left=19.4, metrics={"loss": 0.46134},
+        )
+    )  # fmt: skip
+    display.show(record.run)
+    line = "Running · step 61/220 · loss 0.4613 · 8.1 steps/s · 19s left · attempt 2 · restarts 1"
+    assert out.getvalue() == f"digits: {line}\n"
+    assert views.progress_line(record.run) == line
+
+
+def test_the_line_of_a_sweep_has_its_trials(record: Record) -> None:
+    states = [TrialState.SUCCEEDED, TrialState.STOPPED, TrialState.RUNNING]
+    rows = [TrialRow(number=number, state=state) for number, state in enumerate(states, 1)]
+    table = SweepTable(metric="loss", trials=rows)
+    record.show(Progress(attempt=1, state=RunState.TRAINING, sweep=table))
+    assert views.progress_line(record.run) == "Running · 2/3 trials · attempt 1"

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,11 @@ from trainingrun.api.status import Phase
 from trainingrun.local import LocalError, records
 from trainingrun.local.display import Display, SteadyStream
 from trainingrun.local.folder import Folder, latest
-from trainingrun_protocol.progress import Progress, RankRow, RunState, Seconds
+from trainingrun_protocol.progress import Progress, RankRow, RecordKind, RunState, Seconds
+from trainingrun_protocol.progress import Record as Loss
+from trainingrun_runtime.store import last_progress
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 
 
 def rows(state: RunState = RunState.TRAINING) -> Progress:
@@ -209,6 +214,63 @@ def test_each_command_shows_a_local_run_by_its_name(
     assert call("get", "one", "--local")[0] == 1
 
 
+def test_what_the_drivers_of_a_local_run_have_recorded_is_shown_as_its_events(
+    tmp_path: Path,
+) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path, False)
+    bucket, now = Bucket.open(folder.uri), time.time()
+    Lease.take(bucket, 1, "head", now)
+    place = ("one", "--folder", str(tmp_path))
+    nothing = "There are no events of one: its drivers have recorded nothing.\n"
+    assert call("events", *place) == (0, "", nothing)
+    lost = Loss(number=1, kind=RecordKind.PREEMPTED, time=now - 90, message="local-2 is preempted")
+    restored = Loss(number=2, kind=RecordKind.RESTORED, time=now - 60, step=7, message="step 7")
+    last_progress.write(bucket, Progress(attempt=1, fencing_token=1, records=[lost, restored]))
+    code, output, errors = call("events", *place)
+    assert (code, errors) == (0, "")
+    assert [line.split()[1:] for line in output.splitlines()[1:]] == [
+        ["Warning", "Preempted", "1", "local-2", "is", "preempted"],
+        ["Normal", "Restored", "1", "step", "7"],
+    ]
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_what_is_advised_about_a_local_run_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = None if default else tmp_path / "my runs"
+    options = " --local" if default else f" --local --folder '{root}'"
+    run = a_run(
+        name="one",
+        sweep={
+            "metric": "loss",
+            "mode": "min",
+            "samples": 2,
+            "space": [{"name": "lr", "values": [1, 2]}],
+        },
+    )
+    with Folder.prepare(run, root, False).record as record:
+        record.show(rows().model_copy(update={"ranks": []}))
+        place = ["--local"] if root is None else ["--folder", str(root)]
+        assert f"`trainingrun sweep one{options}` shows" in call("ranks", "one", *place)[2]
+        record.ended(Phase.SUSPENDED, "attempt 1 was stopped")
+        assert f"`trainingrun run FILE{options} --resume`" in call("watch", "one", *place)[2]
+
+
+def test_the_page_of_a_local_run_has_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Folder.prepare(a_run(name="one"), None, False)
+    Lease.take(Bucket.open(folder.uri), 1, "head", time.time())
+    folder.record.show(rows())  # and then its process is killed
+    assert call("report", "one", "--html", "--local", "--to", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Suspended" in page
+    assert "no process trains it, and the last one has not said how it ended" in page
+
+
 def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:
     run = a_run(
         name="one",
@@ -220,13 +282,15 @@ def test_no_value_of_a_variable_is_in_the_record(tmp_path: Path) -> None:
     )
 
 
-def test_a_line_that_cannot_be_shown_ends_nothing() -> None:
+def test_a_line_that_cannot_be_shown_ends_nothing(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `| head` once it has read enough
     stream = SteadyStream(os.fdopen(writing, "w"))
     display = Display(Console(file=stream, width=80), "one")  # type: ignore[arg-type]
+    record = Folder.prepare(a_run(name="one"), tmp_path, False).record
     for step in range(3):
         display.note(f"step {step}")
-        display.show(Progress(attempt=1, step=step), 1, 0)
+        record.show(Progress(attempt=1, step=step))
+        display.show(record.run)
     stream.settle()
     stream.close()  # what Python does at its end

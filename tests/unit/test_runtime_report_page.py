@@ -276,7 +276,7 @@ def test_a_run_that_trains_says_when_it_was_last_heard_of() -> None:
     )
     driver = Driver(1, 1, BEGAN, NOW - 30, progress)
     found = shown(RunFolder("s3://runs/demo-1", drivers=[driver]))
-    assert (found.state, found.tone) == ("Training", "busy")
+    assert (found.state, found.tone) == ("Running", "busy")
     assert found.message.endswith(f"{timeline.clock(NOW - 30)}, at step 7.")
 
 

@@ -12,24 +12,20 @@ from rich.live import Live
 from rich.text import Text
 
 from ..api.status import Phase
-from ..local import LocalError, records
-from ..local.folder import all_roots, latest, own_folder
+from ..local import records
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
-from . import following, manifest_files, retried_run, submitting, views, yaml_text
+from . import following, manifest_files, result_commands, retried_run, submitting, views, yaml_text
 from .common import (
     ENDED,
-    Context,
     Endpoint,
     File,
-    Folder,
-    Local,
     Name,
-    Namespace,
     connect,
     wide_console,
 )
-from .errors import CliError, NotFoundError, one_sentence
+from .errors import CliError, NotFoundError
+from .sources import Cluster, Source, ThisMachine, source_of, taking
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -62,75 +58,35 @@ def add_to(app: typer.Typer) -> None:
     app.command()(retry)
 
 
+@taking(source_of)
 def list_runs(
-    namespace: Namespace = None,
+    source: Source,
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
     ] = False,
     output: Output = Format.TEXT,
-    local: Annotated[
-        bool, typer.Option("--local", help="Those of this machine, not of a cluster.")
-    ] = False,
-    folder: Folder = None,
-    context: Context = None,
 ) -> None:
     """List TrainingRuns with their phase and progress."""
-    with one_sentence(LocalError):
-        if local or folder is not None:
-            found = [run for _, run in records.all_runs(all_roots(folder))]
-            where = str(folder or Path("trainingrun-local").absolute())
-        else:
-            kube = connect(context, namespace)
-            found = kube.runs(everywhere)
-            where = "any namespace" if everywhere else f"namespace {kube.namespace}"
+    found = source.runs(everywhere)
     if output is not Format.TEXT:
         items = [_without_managed_fields(run) for run in found]
         _print_object({"apiVersion": "v1", "kind": "List", "items": items}, output)
         return
     if not found:
-        typer.echo(f"No TrainingRuns found in {where}.", err=True)  # as kubectl: stdout stays empty
+        # As kubectl: stdout stays empty.
+        typer.echo(f"No TrainingRuns found in {source.where(everywhere)}.", err=True)
         return
     typer.echo(views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
 
 
-def get(
-    name: Name,
-    namespace: Namespace = None,
-    output: Output = Format.TEXT,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
-) -> None:
+@taking(source_of)
+def get(source: Source, name: Name, output: Output = Format.TEXT) -> None:
     """Show the status of one TrainingRun and what its disruptions cost."""
-    with one_sentence(LocalError):
-        found = _run(name, namespace, local, folder, context)
+    found = source.run(name)
     if output is Format.TEXT:
         typer.echo(views.details(found, terminal_width()))
     else:
         _print_object(_without_managed_fields(found), output)
-
-
-def _run(
-    name: str, namespace: str | None, local: bool, folder: Path | None, context: str | None
-) -> dict[str, Any]:
-    """A run of this machine or of a cluster.
-
-    Raises:
-        CliError: There is none of that name.
-        LocalError: The same.
-    """
-    if local or folder is not None:
-        return latest(name, folder)
-    return connect(context, namespace).run(name)
-
-
-def _followed(
-    name: str, namespace: str | None, local: bool, folder: Path | None, context: str | None
-) -> following.Followed:
-    """The same, to be followed."""
-    if local or folder is not None:
-        return following.on_this_machine(name, folder)
-    return following.in_cluster(connect(context, namespace), name)
 
 
 def _without_managed_fields(run: dict[str, Any]) -> dict[str, Any]:
@@ -144,17 +100,10 @@ def _print_object(found: Any, output: Format) -> None:
     typer.echo(text, nl=False)
 
 
-def ranks(
-    name: Name,
-    namespace: Namespace = None,
-    output: Output = Format.TEXT,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
-) -> None:
+@taking(source_of)
+def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
     """Show what each rank measures: its steps, what it waits for, and its memory."""
-    with one_sentence(LocalError):
-        run = _run(name, namespace, local, folder, context)
+    run = source.run(name)
     progress = (run.get("status") or {}).get("progress") or {}
     found = progress.get("ranks") or []
     if output is not Format.TEXT:
@@ -164,7 +113,7 @@ def ranks(
         typer.echo(views.why_no_ranks(run), err=True)
         return
     typer.echo(views.ranks(found, terminal_width()))
-    for warning in progress.get("warnings") or []:
+    for warning in views.warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if (needed := views.ranks_without_steps(found)) is not None:
         typer.echo(needed, err=True)
@@ -172,46 +121,34 @@ def ranks(
         typer.echo(rest, err=True)
 
 
-def top(
-    name: Name,
-    namespace: Namespace = None,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
-) -> None:
+@taking(source_of)
+def top(source: Source, name: Name) -> None:
     """Show what each rank measures, renewed each second until the run ends; in a pipe once."""
-    with one_sentence(LocalError):
-        followed = _followed(name, namespace, local, folder, context)
-        if not sys.stdout.isatty():
-            typer.echo(views.top(followed.ask(), datetime.now(), None))
-            return
-        run = None
-        with Live(auto_refresh=False) as live:
-            try:
-                for run in following.states(followed):
-                    frame = views.top(run, datetime.now(), terminal_width())
-                    live.update(Text(frame, overflow="fold"), refresh=True)
-            except KeyboardInterrupt:
-                raise typer.Exit(0) from None
-        if run is None or views.phase(run) not in followed.ends:
-            raise following.deleted(name)
+    followed = source.followed(name)
+    if not sys.stdout.isatty():
+        typer.echo(views.top(followed.ask(), datetime.now(), None))
+        return
+    run = None
+    with Live(auto_refresh=False) as live:
+        try:
+            for run in following.states(followed):
+                frame = views.top(run, datetime.now(), terminal_width())
+                live.update(Text(frame, overflow="fold"), refresh=True)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+    if run is None or views.phase(run) not in followed.ends:
+        raise following.deleted(name)
 
 
-def sweep(
-    name: Name,
-    namespace: Namespace = None,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
-) -> None:
+@taking(source_of)
+def sweep(source: Source, name: Name) -> None:
     """Show the trials of a sweep, and the best one's config."""
-    with one_sentence(LocalError):
-        run = _run(name, namespace, local, folder, context)
-        settings = run["spec"].get("sweep")
-        if settings is None:
-            raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
-        status = (run.get("status") or {}).get("sweep") or {}
-        metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
+    run = source.run(name)
+    settings = run["spec"].get("sweep")
+    if settings is None:
+        raise CliError(f"TrainingRun {name} has no spec.sweep; `get` shows its status")
+    status = (run.get("status") or {}).get("sweep") or {}
+    metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
     if not found:
         typer.echo(f"No trial of {name} has begun.", err=True)
         return
@@ -222,7 +159,9 @@ def sweep(
         typer.echo(views.best_trial(found, best))
 
 
+@taking(Cluster)
 def submit(
+    cluster: Cluster,
     file: File,
     code: Annotated[
         Path | None,
@@ -235,77 +174,75 @@ def submit(
     follow: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Follow the run until it ends.")
     ] = True,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Upload code to the run's bucket, apply the run, and follow it as `watch` does."""
-    with one_sentence():
-        found = manifest_files.read(file)
-        run = found.only_run()
-        named = found.manifests[0]["metadata"].get("namespace")
-        if namespace and named and namespace != named:
-            raise CliError(
-                f"{found.name}: metadata.namespace is {named}, and --namespace is {namespace}; "
-                "leave one of them out"
-            )
-        submission = submitting.Submission.prepare(found, code, requirements, file)
-        kube = connect(context, namespace or named)
-        _refuse_ended(kube, run.metadata.name)
-        submission.upload(endpoint)
-        for config_map in submission.config_maps:
-            kube.apply_config_map(config_map)
-            typer.echo(f"ConfigMap {config_map['metadata']['name']} applied")
-        kube.apply(submission.manifest)
-        typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
-        if follow:
-            _follow(following.in_cluster(kube, run.metadata.name), run.metadata.name)
+    found = manifest_files.read(file)
+    run = found.only_run()
+    named = found.manifests[0]["metadata"].get("namespace")
+    if cluster.namespace and named and cluster.namespace != named:
+        raise CliError(
+            f"{found.name}: metadata.namespace is {named}, and --namespace is {cluster.namespace}; "
+            "leave one of them out"
+        )
+    submission = submitting.Submission.prepare(found, code, requirements, file)
+    cluster = Cluster(cluster.namespace or named, cluster.context)
+    kube = cluster.kube
+    _refuse_ended(kube, run.metadata.name)
+    submission.upload(endpoint)
+    for config_map in submission.config_maps:
+        kube.apply_config_map(config_map)
+        typer.echo(f"ConfigMap {config_map['metadata']['name']} applied")
+    kube.apply(submission.manifest)
+    typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
+    if follow:
+        _follow(cluster.followed(run.metadata.name), run.metadata.name)
 
 
-def watch(
-    name: Name,
-    namespace: Namespace = None,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
-) -> None:
+@taking(source_of)
+def watch(source: Source, name: Name) -> None:
     """Follow a TrainingRun until it ends; exit code 0 if it succeeded, else 1."""
-    with one_sentence(LocalError):
-        _follow(_followed(name, namespace, local, folder, context), name)
+    _follow(source.followed(name), name)
 
 
-def events(name: Name, namespace: Namespace = None, context: Context = None) -> None:
-    """Show the Events of a TrainingRun that the API server still has, the last one last."""
-    with one_sentence():
-        kube = connect(context, namespace)
-        kube.run(name)
-        found = kube.events(name)
+@taking(source_of)
+def events(source: Source, name: Name) -> None:
+    """Show the Events of a TrainingRun that the API server still has, the last one last.
+
+    With --local: what the drivers of the run have recorded.
+    """
+    source.run(name)
+    if isinstance(source, ThisMachine):
+        found, why_none = result_commands.events(source, name), "its drivers have recorded nothing"
+    else:
+        found, why_none = source.kube.events(name), "the API server keeps them for an hour"
     if not found:
-        typer.echo(f"The API server has no events of {name}: it keeps them for an hour.", err=True)
+        typer.echo(f"There are no events of {name}: {why_none}.", err=True)
         return
     typer.echo(views.events(found, datetime.now(UTC)))
 
 
-def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+@taking(connect)
+def suspend(kube: "Kube", name: Name) -> None:
     """Have a TrainingRun save a checkpoint and free its pods, until `resume`."""
-    with one_sentence():
-        _set_suspend(connect(context, namespace), name, True)
+    _set_suspend(kube, name, True)
     typer.echo(f"{name} is asked to suspend: it saves a checkpoint, and then frees its pods")
 
 
-def resume(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+@taking(connect)
+def resume(kube: "Kube", name: Name) -> None:
     """Have a suspended TrainingRun continue from its last checkpoint."""
-    with one_sentence():
-        _set_suspend(connect(context, namespace), name, False)
+    _set_suspend(kube, name, False)
     typer.echo(f"{name} is asked to continue from its last checkpoint")
 
 
 def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
     run = kube.run(name)
-    phase = (run.get("status") or {}).get("phase")
-    if phase in ENDED:
+    status = run.get("status") or {}
+    if (phase := status.get("phase")) in ENDED:
+        begins = "from its checkpoint" if status.get("checkpoint") else "with its spec"
         raise CliError(
             f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); `retry` begins "
-            "a run from its checkpoint"
+            f"a run {begins}"
         )
     if run["spec"].get("suspend", False) is wanted:
         said = "asked to suspend already" if wanted else _why_not_resumed(run)
@@ -314,40 +251,38 @@ def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
 
 
 def _why_not_resumed(run: dict[str, Any]) -> str:
-    for condition in (run.get("status") or {}).get("conditions") or []:
-        if condition["type"] == "Suspended" and condition["reason"] == "BudgetSpent":
-            return "suspended by its budget; raise spec.budget.amount to continue"
+    if (views.condition(run, "Suspended") or {}).get("reason") == "BudgetSpent":
+        return "suspended by its budget; raise spec.budget.amount to continue"
     return "not suspended"
 
 
+@taking(source_of)
 def delete(
+    source: Source,
     name: Name,
-    namespace: Namespace = None,
-    local: Local = False,
-    folder: Folder = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --local: do not ask.")] = False,
-    context: Context = None,
 ) -> None:
     """Delete a TrainingRun and its pods; its folder in the bucket is kept.
 
     With --local: delete the folder of the latest run of that name, with its checkpoints and logs.
     """
-    with one_sentence(LocalError):
-        if local or folder is not None:
-            latest(name, folder)
-            own = own_folder(name, folder)
-            if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
-                raise CliError("nothing is deleted")
-            records.delete(own)
-            typer.echo(f"{own} deleted")
-            return
-        kube = connect(context, namespace)
-        kept = names.folder_of(kube.run(name))
-        kube.delete(name)
-    typer.echo(f"{name} deleted from namespace {kube.namespace}; {kept} is kept")
+    run = source.run(name)
+    if isinstance(source, ThisMachine):
+        own = source.own_folder(name)
+        if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
+            raise CliError("nothing is deleted")
+        records.delete(own)
+        typer.echo(f"{own} deleted")
+        return
+    source.kube.delete(name)
+    typer.echo(
+        f"{name} deleted from namespace {source.kube.namespace}; {names.folder_of(run)} is kept"
+    )
 
 
+@taking(connect)
 def retry(
+    kube: "Kube",
     name: Name,
     new_name: Annotated[
         str | None,
@@ -368,21 +303,17 @@ def retry(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the new run instead of creating it.")
     ] = False,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Create a run with the spec of another one, which begins from that one's checkpoint."""
-    with one_sentence():
-        kube = connect(context, namespace)
-        former = kube.run(name)
-        if new_name is None:
-            taken = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
-            new_name = retried_run.free_name(name, taken)
-        manifest = retried_run.retried(former, new_name, step, settings or [])
-        if dry_run:
-            typer.echo(yaml_text.dump(manifest), nl=False)
-            return
-        kube.create(manifest)
+    former = kube.run(name)
+    if new_name is None:
+        taken = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
+        new_name = retried_run.free_name(name, taken)
+    manifest = retried_run.retried(former, new_name, step, settings or [])
+    if dry_run:
+        typer.echo(yaml_text.dump(manifest), nl=False)
+        return
+    kube.create(manifest)
     typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
 
 
@@ -425,7 +356,7 @@ def _follow(followed: following.Followed, name: str) -> None:
             )
         if phase in followed.ends:
             raise CliError(
-                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE "
-                "--local --resume` continues"
+                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE"
+                f"{views.options(run)} --resume` continues"
             )
     raise following.deleted(name)

@@ -49,14 +49,6 @@ def wide_console(stream: TextIO | None = None) -> Console:
     return console if console.is_terminal else Console(file=stream, width=1000)
 
 
-def connect(context: str | None, namespace: str | None) -> "Kube":
-    """The cluster that kubeconfig names."""
-    # Imported late: the client takes a second to load, and `validate` needs no cluster.
-    from .kube import Kube
-
-    return Kube(context, namespace)
-
-
 def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """TrainingRuns of the namespace that the line names so far, or with --local of this folder.
 
@@ -66,7 +58,7 @@ def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
     if ctx.params.get("local"):
         found = [path.parent.name for path in Path("trainingrun-local").glob("*/latest.json")]
     else:
-        connect_to = ctx.params.get("context"), ctx.params.get("namespace")
+        connect_to = ctx.params.get("namespace"), ctx.params.get("context")
 
         def list_runs() -> None:
             with contextlib.suppress(CliError):
@@ -98,10 +90,10 @@ Namespace = Annotated[
 Context = Annotated[
     str | None, typer.Option(help="Context of the kubeconfig.", show_default="the current one")
 ]
-Local = Annotated[bool, typer.Option("--local", help="A run of this machine, not of a cluster.")]
+Local = Annotated[bool, typer.Option("--local", help="Of this machine, not of a cluster.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Of the run of this machine.", show_default="trainingrun-local/NAME"),
+    typer.Option(help="Of the runs of this machine.", show_default="trainingrun-local/NAME"),
 ]
 Endpoint = Annotated[
     str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
@@ -111,3 +103,11 @@ Trial = Annotated[
     int | None,
     typer.Option(min=1, help="Number of the trial of a sweep.", show_default="the best one"),
 ]
+
+
+def connect(namespace: Namespace = None, context: Context = None) -> "Kube":
+    """The cluster that kubeconfig names."""
+    # Imported late: the client takes a second to load, and `validate` needs no cluster.
+    from .kube import Kube
+
+    return Kube(context, namespace)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ..api.v1alpha1 import KUEUE_QUEUE
-from ..local import LocalError, records, terminal_text
-from ..local.folder import all_roots, latest
-from ..local.terminal_text import counted, terminal_width
-from .common import Context, Folder, Local, Namespace, connect, run_names, seconds
-from .errors import CliError, one_sentence
-
-Run = Mapping[str, Any]
+from ..local import terminal_text
+from ..local.run_line import Run
+from ..local.terminal_text import terminal_width
+from . import views
+from .common import run_names, seconds
+from .errors import CliError
+from .sources import Cluster, Source, source_of, taking
 
 CAUSES = ("training", "saving", "lost", "starting", "waiting")
 _NOTHING = "-"
@@ -26,7 +26,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(cost)
 
 
+@taking(source_of)
 def cost(
+    source: Source,
     name: Annotated[
         str | None,
         typer.Argument(help="Name of a TrainingRun.", autocompletion=run_names),
@@ -46,24 +48,13 @@ def cost(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
     ] = False,
-    namespace: Namespace = None,
-    local: Local = False,
-    folder: Folder = None,
-    context: Context = None,
 ) -> None:
     """Show what TrainingRuns have used by cause, and what that has cost."""
-    here = local or folder is not None
-    with one_sentence(LocalError):
-        if name is not None:
-            for option, given in (("--by", by != "run"), ("--since", since is not None)):
-                if given:
-                    raise CliError(f"{option} is for several runs; leave it out, or {name}")
-        if here:
-            found = [latest(name, folder)] if name is not None else None
-            runs = found or [run for _, run in records.all_runs(all_roots(folder))]
-        else:
-            kube = connect(context, namespace)
-            runs = [kube.run(name)] if name else kube.runs(everywhere or by == "namespace")
+    if name is not None:
+        for option, given in (("--by", by != "run"), ("--since", since is not None)):
+            if given:
+                raise CliError(f"{option} is for several runs; leave it out, or {name}")
+    runs = [source.run(name)] if name else source.runs(everywhere or by == "namespace")
     if since is not None:
         earliest = datetime.now(UTC) - timedelta(seconds=since)
         runs = [run for run in runs if _ended_after(run, earliest)]
@@ -73,7 +64,9 @@ def cost(
     typer.echo(table(runs, by, everywhere, terminal_width()))
     for sentence in losses(runs[0]) if name is not None else ():
         typer.echo(sentence)
-    for sentence in unknown(runs) if not here else ():  # this machine has no prices
+    for sentence in (
+        unknown(runs) if isinstance(source, Cluster) else ()
+    ):  # this machine has no prices
         typer.echo(sentence, err=True)
 
 
@@ -102,18 +95,8 @@ def losses(run: Run) -> list[str]:
         for one in status.get("attempts") or []
         if one.get("endTime") and one.get("reason")
     ]
-    found = sorted([*((one["time"], _loss(one)) for one in history), *ended])
+    found = sorted([*((one["time"], views.loss(one)) for one in history), *ended])
     return [terminal_text.plain(f"{time} {sentence}") for time, sentence in found]
-
-
-def _loss(loss: Mapping[str, Any]) -> str:
-    pods, node = ", ".join(loss.get("pods") or []), loss.get("node")
-    where = " ".join([*([pods] if pods else []), *([f"on {node}"] if node else [])])
-    steps, lost_s = loss.get("lostSteps"), loss.get("lostSeconds")
-    cost = "what it cost is not known"
-    if steps is not None and lost_s is not None:
-        cost = f"{counted(steps, 'step')} and {terminal_text.seconds(lost_s)} were lost"
-    return f"{loss['reason']}{f' of {where}' if where else ''}: {loss.get('signs', '')}; {cost}"
 
 
 def unknown(runs: Iterable[Run]) -> list[str]:

@@ -95,7 +95,7 @@ def _print(found: Finding) -> None:
 
 def _of_cluster(context: str | None, namespace: str | None) -> Iterator[Finding]:
     try:
-        kube = connect(context, namespace)
+        kube = connect(namespace, context)
         found = kube.get("/version", TIMEOUT_S)
     except CliError as error:
         advice = "; nothing else in it can be checked: see `kubectl cluster-info`"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from ..local import LocalError
 from ..local.terminal_text import plain_lines
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def one_sentence(*also: type[Exception]) -> Iterator[None]:
     Ctrl-C ends it with code 130, as shells count it.
 
     Args:
-        also: Exceptions beside CliError whose text is written for users.
+        also: Exceptions beside CliError and LocalError whose text is written for users.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except Exception as error:
-        if not isinstance(error, (CliError, *also)):
+        if not isinstance(error, (CliError, LocalError, *also)):
             raise
         print_error(str(error))
         raise typer.Exit(1) from None

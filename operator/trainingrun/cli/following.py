@@ -4,22 +4,15 @@ Each loop that waits for a run is `states`, and what ends it is in one place.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..api.status import Phase
 from ..local import records
-from ..local.folder import latest, own_folder
 from . import views
-from .common import ENDED
 from .errors import CliError, NotFoundError, UnreachableError
-
-if TYPE_CHECKING:
-    from .kube import Kube
-
-Run = Mapping[str, Any]
 
 POLL_INTERVAL_S = 1.0
 _UNREACHABLE_TIMEOUT_S = 60.0
@@ -34,21 +27,6 @@ class Followed:
     """The run as it is now. Raises NotFoundError and UnreachableError."""
     ends: frozenset[Phase]
     """Phases after which nothing follows by itself. A run that is deleted has ended too."""
-
-
-def in_cluster(kube: "Kube", name: str) -> Followed:
-    """A TrainingRun; one that is suspended goes on once somebody resumes it."""
-    return Followed(lambda: kube.run(name), frozenset((*ENDED, Phase.DELETING)))
-
-
-def on_this_machine(name: str, folder: Path | None) -> Followed:
-    """The latest local run of a name.
-
-    Raises:
-        LocalError: There is none.
-    """
-    latest(name, folder)
-    return of_folder(own_folder(name, folder))
 
 
 def of_folder(own: Path) -> Followed:

@@ -87,7 +87,7 @@ def version_command(
     if client:
         return
     try:
-        found = in_cluster(connect(context, None))
+        found = in_cluster(connect(context=context))
     except CliError as error:
         typer.echo(plain(error), err=True)
     else:

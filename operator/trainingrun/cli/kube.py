@@ -70,6 +70,7 @@ class Kube:
         Raises:
             CliError: There is no usable kubeconfig.
         """
+        self.context = context
         own = _configure(context)
         self.namespace: str = namespace or own or "default"
         settings = client.Configuration.get_default_copy()

@@ -22,14 +22,14 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from ..api.status import Phase
-from ..local import LocalError, records
-from ..local.folder import own_folder
+from ..local import records
 from ..local.terminal_text import duration, plain, plain_lines
 from ..rendering import names
 from . import following, views
-from .common import ENDED, Context, Endpoint, Folder, Local, NameOrUri, Namespace, connect, seconds
-from .errors import CliError, NotFoundError, UnreachableError, one_sentence
-from .result_commands import Place, folder_of, in_cluster, run_folder
+from .common import ENDED, Endpoint, NameOrUri, seconds
+from .errors import CliError, NotFoundError, UnreachableError
+from .result_commands import Place, folder_of, in_cluster, on_this_machine
+from .sources import Source, ThisMachine, source_of, taking
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -148,7 +148,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(logs)
 
 
+@taking(source_of)
 def logs(
+    source: Source,
     name: NameOrUri,
     rank: Annotated[int | None, typer.Option(min=0, help="Of this rank alone.")] = None,
     attempt: Annotated[
@@ -172,48 +174,41 @@ def logs(
     trial: Annotated[
         int | None, typer.Option(min=1, help="Number of the trial of a sweep.")
     ] = None,
-    local: Local = False,
-    folder: Folder = None,
     endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Print what the ranks and the driver print or have printed, also once their pods are gone."""
-    with one_sentence(LocalError):
-        if driver and rank is not None:
-            raise CliError("--driver and --rank exclude each other; leave one of them out")
-        try:
-            pattern = re.compile(grep) if grep is not None else None
-        except re.error as error:
-            raise CliError(f"--grep {grep} is no regular expression: {error}") from None
-        selection = Selection(rank, driver, trial, attempt, since, pattern, tail)
-        if "://" in name:
-            _of_folder(Place(name, endpoint, trial=trial), selection, follow)
-            return
-        if local or folder is not None:
-            own = own_folder(name, folder)
-            _require_rank(records.read(own), rank)
-            place = Place(str(own), name=name, trial=trial)
-            _of_folder(place, selection, follow)
-            return
-        kube = connect(context, namespace)
-        run = _begun(kube, name, follow)
-        _require_rank(run, rank)
-        status = run.get("status") or {}
-        newest = status.get("attempt")
-        followed = following.in_cluster(kube, name) if follow else None
-        under_way = status.get("phase") not in ENDED and attempt in (None, newest)
-        if under_way and (pods := kube.pods(run)):
-            found = _PodLogs(kube, selection)
-            lines = found.now(pods)
-            if found.empty or (gone := _gone(run, pods)):
-                former = f"former pods of {name}" if found.empty else ", ".join(gone)
-                lines = together(lines, _of_former_pods(run, former, selection, endpoint), tail)
-            _print(sorted(lines, key=lambda line: line.time))
-            if followed is not None:
-                found.follow(followed)
-            return
-        _of_folder(in_cluster(run, [], endpoint, trial), selection, follow, followed)
+    if driver and rank is not None:
+        raise CliError("--driver and --rank exclude each other; leave one of them out")
+    try:
+        pattern = re.compile(grep) if grep is not None else None
+    except re.error as error:
+        raise CliError(f"--grep {grep} is no regular expression: {error}") from None
+    selection = Selection(rank, driver, trial, attempt, since, pattern, tail)
+    if "://" in name:
+        _of_folder(Place(name, endpoint, trial=trial), selection, follow)
+        return
+    if isinstance(source, ThisMachine):
+        place = on_this_machine(source, name, trial)
+        _require_rank(place.run, rank)
+        _of_folder(place, selection, follow)
+        return
+    kube, followed = source.kube, source.followed(name)
+    run = _begun(followed, name, follow)
+    _require_rank(run, rank)
+    status = run.get("status") or {}
+    newest = status.get("attempt")
+    under_way = status.get("phase") not in ENDED and attempt in (None, newest)
+    if under_way and (pods := kube.pods(run)):
+        found = _PodLogs(kube, selection)
+        lines = found.now(pods)
+        if found.empty or (gone := _gone(run, pods)):
+            former = f"former pods of {name}" if found.empty else ", ".join(gone)
+            lines = together(lines, _of_former_pods(run, former, selection, endpoint), tail)
+        _print(sorted(lines, key=lambda line: line.time))
+        if follow:
+            found.follow(followed)
+        return
+    _of_folder(in_cluster(run, [], endpoint, trial), selection, follow, followed)
 
 
 def _require_rank(run: Mapping[str, Any] | None, rank: int | None) -> None:
@@ -228,18 +223,14 @@ def _require_rank(run: Mapping[str, Any] | None, rank: int | None) -> None:
         raise CliError(f"the run has {has}, so there is no rank {rank}; name another with --rank")
 
 
-def _begun(kube: "Kube", name: str, follow: bool) -> dict[str, Any]:
+def _begun(followed: following.Followed, name: str, follow: bool) -> dict[str, Any]:
     """The run, once it has begun to train; who follows waits for that.
 
     Raises:
         CliError: It has not begun, or it has ended before.
     """
-    if not follow:
-        states: Iterable[dict[str, Any]] = [kube.run(name)]
-    else:
-        states = following.states(following.in_cluster(kube, name))
     said = False
-    for run in states:
+    for run in following.states(followed) if follow else [followed.ask()]:
         if (run.get("status") or {}).get("attempt"):
             return run
         if follow and not said:
@@ -341,7 +332,7 @@ def _of_folder(
 
     `followed`: that run; None: what is known of it is in the folder.
     """
-    with run_folder(place) as run:
+    with folder_of(place) as run:
         from trainingrun_runtime.results import open_trial
         from trainingrun_runtime.store import kept_output
 

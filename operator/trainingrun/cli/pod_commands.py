@@ -23,9 +23,10 @@ from trainingrun_protocol.contract import (
 from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
-from .common import Context, Name, Namespace, connect
+from .common import Name, connect
 from .dashboard_proxy import Proxy, serving
-from .errors import CliError, one_sentence
+from .errors import CliError
+from .sources import taking
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -60,7 +61,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(shell)
 
 
+@taking(connect)
 def dashboard(
+    kube: "Kube",
     name: Name,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open it in the browser.")
@@ -68,29 +71,25 @@ def dashboard(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of this machine.", show_default="a free one")
     ] = 0,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Open Ray's dashboard of a TrainingRun that has a head now, until Ctrl-C."""
-    with one_sentence():
-        kube = connect(context, namespace)
-        head = kube.head(kube.run(name))
-        pod, token = str(head["metadata"]["name"]), kube.ray_token(head)
-        with (
-            _forwarded(_kubectl(kube, context), pod) as (upstream, output),
-            serving(_proxy(port, upstream, token)) as proxy,
-        ):
-            typer.echo(f"Ray's dashboard of {name}: {proxy.link()}")
-            typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
-            if browser and not webbrowser.open(proxy.link()):
-                typer.echo("No browser is found here: open the address yourself.", err=True)
-            try:
-                said = _last_line(output)
-            except KeyboardInterrupt:
-                raise typer.Exit(0) from None
-        raise CliError(
-            f"the connection to pod {pod} has ended{said}; run this again when {name} has a head"
-        )
+    head = kube.head(kube.run(name))
+    pod, token = str(head["metadata"]["name"]), kube.ray_token(head)
+    with (
+        _forwarded(_kubectl(kube), pod) as (upstream, output),
+        serving(_proxy(port, upstream, token)) as proxy,
+    ):
+        typer.echo(f"Ray's dashboard of {name}: {proxy.link()}")
+        typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
+        if browser and not webbrowser.open(proxy.link()):
+            typer.echo("No browser is found here: open the address yourself.", err=True)
+        try:
+            said = _last_line(output)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+    raise CliError(
+        f"the connection to pod {pod} has ended{said}; run this again when {name} has a head"
+    )
 
 
 def _proxy(port: int, upstream: int, token: str | None) -> Proxy:
@@ -135,7 +134,9 @@ def _last_line(output: Iterator[str]) -> str:
     return f": {plain(last)}" if last.strip() else ""
 
 
+@taking(connect)
 def shell(
+    kube: "Kube",
     name: Name,
     command: Annotated[
         list[str] | None,
@@ -144,40 +145,34 @@ def shell(
     rank: Annotated[
         int | None, typer.Option(min=0, help="Number of the rank.", show_default="the head")
     ] = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Open a shell, or run a command, in the pod of a rank; as `kubectl exec` does."""
-    with one_sentence():
-        kube = connect(context, namespace)
-        run = kube.run(name)
-        if rank is None:
-            pod, container = str(kube.head(run)["metadata"]["name"]), names.HEAD_CONTAINER
-        else:
-            pod, container = _pod_of(kube, run, rank, context), names.WORKER_CONTAINER
-        kubectl = _kubectl(kube, context)
+    run = kube.run(name)
+    if rank is None:
+        pod, container = str(kube.head(run)["metadata"]["name"]), names.HEAD_CONTAINER
+    else:
+        pod, container = _pod_of(kube, run, rank), names.WORKER_CONTAINER
+    kubectl = _kubectl(kube)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     words = ["exec", "-it" if terminal else "-i", pod, f"--container={container}", "--"]
     # kubectl takes the place of this process: signals, the terminal's size, the exit code.
     os.execv(kubectl[0], [*kubectl, *words, *(command or _SHELL)])  # noqa: S606 - as the user
 
 
-def request_stacks(kube: "Kube", run: dict[str, Any], context: str | None) -> None:
+def request_stacks(kube: "Kube", run: dict[str, Any]) -> None:
     """Have the driver keep the stacks of all ranks, and wait until it has.
 
     Raises:
         CliError: It does not, or may not be asked.
     """
     pod = str(kube.head(run)["metadata"]["name"])
-    done = _on_head(kube, pod, _REQUEST_STACKS, context)
+    done = _on_head(kube, pod, _REQUEST_STACKS)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise CliError(f"the driver in pod {pod} cannot be asked: {plain(lines[0])}")
 
 
-def _on_head(
-    kube: "Kube", pod: str, script: str, context: str | None
-) -> "subprocess.CompletedProcess[str]":
+def _on_head(kube: "Kube", pod: str, script: str) -> "subprocess.CompletedProcess[str]":
     """Run a script in the head's pod.
 
     Raises:
@@ -186,7 +181,7 @@ def _on_head(
     words = ["exec", pod, f"--container={names.HEAD_CONTAINER}", "--", "sh", "-c", script]
     try:
         return subprocess.run(
-            [*_kubectl(kube, context), *words],
+            [*_kubectl(kube), *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -200,17 +195,17 @@ def _on_head(
         ) from None
 
 
-def _pods_on_head(kube: "Kube", run: dict[str, Any], context: str | None) -> dict[int, str]:
+def _pods_on_head(kube: "Kube", run: dict[str, Any]) -> dict[int, str]:
     """The pod of each rank as the head has it; empty: it has none, or does not answer."""
     try:
         pod = str(kube.head(run)["metadata"]["name"])
-        found = json.loads(_on_head(kube, pod, _RANK_PODS, context).stdout)
+        found = json.loads(_on_head(kube, pod, _RANK_PODS).stdout)
         return {int(rank): str(name) for rank, name in found.items()}
     except (CliError, ValueError, AttributeError):
         return {}
 
 
-def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -> str:
+def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:
     """Name of the pod in which the rank runs now.
 
     Raises:
@@ -223,7 +218,7 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -
         raise CliError(f"{name} has no rank {rank}: it has {counted(workers, 'rank')}, from 0")
     pods = {row["rank"]: row.get("pod") for row in rows}
     if rank not in pods:  # the status has a few of many
-        pods |= _pods_on_head(kube, run, context)
+        pods |= _pods_on_head(kube, run)
     if not rows and rank not in pods:
         raise CliError(views.why_no_ranks(run))
     if rank not in pods:
@@ -239,7 +234,7 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int, context: str | None) -
     return str(pods[rank])
 
 
-def _kubectl(kube: "Kube", context: str | None) -> list[str]:
+def _kubectl(kube: "Kube") -> list[str]:
     """The command kubectl, for the same cluster and namespace.
 
     Raises:
@@ -248,5 +243,5 @@ def _kubectl(kube: "Kube", context: str | None) -> list[str]:
     found = shutil.which("kubectl")
     if found is None:
         raise CliError("kubectl is not found on PATH; this command needs it")
-    chosen = [f"--context={context}"] if context else []
+    chosen = [f"--context={kube.context}"] if kube.context else []
     return [found, *chosen, f"--namespace={kube.namespace}"]

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from . import run_page, support_archive
-from .common import Context, Endpoint, Folder, Local, NameOrUri, Namespace, Trial, connect
-from .errors import CliError, one_sentence
-from .result_commands import place_of
+from .common import Endpoint, NameOrUri, Trial
+from .errors import CliError
+from .result_commands import place_in
+from .sources import Source, ThisMachine, source_of, taking
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,7 +20,9 @@ def add_to(app: typer.Typer) -> None:
     app.command()(report)
 
 
+@taking(source_of)
 def report(
+    source: Source,
     name: NameOrUri,
     html: Annotated[
         bool,
@@ -30,30 +33,22 @@ def report(
         typer.Option(help="File to write.", show_default="NAME-<time>.tar.gz or .html"),
     ] = None,
     trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
     endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
 ) -> None:
     """Write one archive about a TrainingRun for a bug report, without secrets, or one page."""
     now = datetime.now(UTC)
-    with one_sentence():
-        if html:
-            place = place_of(name, trial, local, folder, endpoint, namespace, context)
-            own_name, text = run_page.of(place)
-            target = to or Path(f"{own_name}-{now:%Y%m%dT%H%M%SZ}.html")
-            _write(target, text.encode())
-            typer.echo(f"{target} written")
-            return
-        if "://" in name or local or folder or trial:
-            raise CliError(
-                "an archive is of a run in the cluster; --html writes a page of a folder"
-            )
-        kube = connect(context, namespace)
-        content, not_read = support_archive.collect(kube, kube.run(name), endpoint, now)
-        target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
-        _write(target, content)
+    if html:
+        place = place_in(source, name, trial, endpoint)
+        own_name, text = run_page.of(place)
+        target = to or Path(f"{own_name}-{now:%Y%m%dT%H%M%SZ}.html")
+        _write(target, text.encode())
+        typer.echo(f"{target} written")
+        return
+    if "://" in name or isinstance(source, ThisMachine) or trial:
+        raise CliError("an archive is of a run in the cluster; --html writes a page of a folder")
+    content, not_read = support_archive.collect(source.kube, source.run(name), endpoint, now)
+    target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
+    _write(target, content)
     for sentence in not_read:
         typer.echo(f"not read: {sentence}", err=True)
     typer.echo(f"{target} written; read it before you pass it on")

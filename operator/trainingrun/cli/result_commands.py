@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,23 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..local import records
-from ..local.folder import own_folder
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from ..rendering import names
 from . import pod_commands, views
 from .common import (
     ENDED,
-    Context,
     Endpoint,
-    Folder,
-    Local,
     NameOrUri,
-    Namespace,
     Step,
     Trial,
-    connect,
 )
-from .errors import CliError, bucket_access, one_sentence, print_error
+from .errors import CliError, bucket_access, print_error
+from .sources import Source, ThisMachine, source_of, taking
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -68,7 +62,7 @@ class Place:
     needed: frozenset[tuple[str, int]] = frozenset()
     """Checkpoints from which other runs of the namespace begin: their folder and step."""
     run: Mapping[str, Any] | None = None
-    """The TrainingRun, of a run in the cluster."""
+    """The TrainingRun, where more than its folder is known."""
     request_stacks: Callable[[], None] | None = None
     """Has the stacks of all ranks kept now; none: it is no run of a cluster, or a sweep."""
 
@@ -98,6 +92,12 @@ def in_cluster(
     )
 
 
+def on_this_machine(source: ThisMachine, name: str, trial: int | None) -> Place:
+    """The folder of the latest local run of a name."""
+    own = source.own_folder(name)
+    return Place(str(own), name=name, trial=trial, run=records.read(own))
+
+
 def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     """Checkpoints that other runs name and have not replaced by one of their own.
 
@@ -118,11 +118,21 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
                 yield found.rstrip("/"), step
 
 
-@contextlib.contextmanager
-def run_folder(place: Place) -> Iterator["Bucket"]:
-    """The folder of the run; whatever goes wrong meanwhile ends the command with a sentence."""
-    with one_sentence(), folder_of(place) as bucket:
-        yield bucket
+def events(source: ThisMachine, name: str) -> list[dict[str, Any]]:
+    """What the drivers of the latest local run of a name have recorded, as Events."""
+    with folder_of(on_this_machine(source, name, None)) as bucket:
+        from trainingrun_runtime.report_page import history
+        from trainingrun_runtime.store import last_progress
+
+        return [
+            {
+                "lastTimestamp": datetime.fromtimestamp(event.time, UTC).isoformat(),
+                "type": "Warning" if event.lost else "Normal",
+                "reason": event.kind,
+                "message": event.message,
+            }
+            for event in history.events_of(last_progress.drivers(bucket))
+        ]
 
 
 @contextlib.contextmanager
@@ -154,11 +164,12 @@ def folder_of(place: Place) -> Iterator["Bucket"]:
 
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator["Bucket"]:
-    """The same; of a sweep the folder of a trial.
+    """The folder of the run, of a sweep that of a trial; which one is said where none is named.
 
-    Which one that is is said where the command does not name it.
+    Raises:
+        CliError: As `folder_of`.
     """
-    with run_folder(place) as bucket:
+    with folder_of(place) as bucket:
         from trainingrun_runtime.results import open_trial
 
         trial = open_trial(bucket, place.trial)
@@ -171,49 +182,30 @@ def opened(place: Place) -> Iterator["Bucket"]:
         yield trial.bucket if trial is not None else bucket
 
 
-def place_of(
-    name: NameOrUri,
-    trial: Trial = None,
-    local: Local = False,
-    folder: Folder = None,
-    endpoint: Endpoint = None,
-    namespace: Namespace = None,
-    context: Context = None,
+def place_in(
+    source: Source, name: NameOrUri, trial: Trial = None, endpoint: Endpoint = None
 ) -> Place:
-    """The place that a command names; what goes wrong ends the command with a sentence."""
-    with one_sentence():
-        if "://" in name:
-            return Place(name, endpoint, trial=trial)
-        if local or folder is not None:
-            return Place(str(own_folder(name, folder)), name=name, trial=trial)
-        kube = connect(context, namespace)
-        run = kube.run(name)
-        found = in_cluster(run, kube.runs(everywhere=False), endpoint, trial)
-        if run["spec"].get("sweep"):
-            return found
-        request = functools.partial(pod_commands.request_stacks, kube, run, context)
-        return replace(found, request_stacks=request)
+    """The place that a command names.
+
+    Raises:
+        CliError: There is no such run, or its folder is one of the pods.
+    """
+    if "://" in name:
+        return Place(name, endpoint, trial=trial)
+    if isinstance(source, ThisMachine):
+        return on_this_machine(source, name, trial)
+    run = source.run(name)
+    found = in_cluster(run, source.runs(everywhere=False), endpoint, trial)
+    if run["spec"].get("sweep"):
+        return found
+    request = functools.partial(pod_commands.request_stacks, source.kube, run)
+    return replace(found, request_stacks=request)
 
 
-def _of_place(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the parameters of `place_of` instead of its first one, a place."""
-    wanted = inspect.signature(place_of).parameters
-    _, *own = inspect.signature(command).parameters.values()
-    name, *others = wanted.values()
-
-    @functools.wraps(command)
-    def with_place(**given: Any) -> None:
-        place = place_of(**{each: given.pop(each) for each in wanted})
-        command(place, **given)
-
-    parameters = [name, *own, *others]
-    with_place.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_place.__annotations__ = {each.name: each.annotation for each in parameters}
-    del with_place.__wrapped__  # typer reads the signature of what is wrapped
-    return with_place
+place_of = taking(source_of)(place_in)
 
 
-@_of_place
+@taking(place_of)
 def metrics(
     place: Place,
     csv: Annotated[bool, typer.Option("--csv", help="Print rows as CSV.")] = False,
@@ -255,7 +247,7 @@ def _csv(table: Any) -> str:
     return bytes(sink.getvalue()).decode()
 
 
-@_of_place
+@taking(place_of)
 def stacks(
     place: Place,
     rank: Annotated[
@@ -302,10 +294,8 @@ def stacks(
 
 
 @checkpoints.command("list")
-@_of_place
-def list_checkpoints(
-    place: Place,
-) -> None:
+@taking(place_of)
+def list_checkpoints(place: Place) -> None:
     """List the checkpoints, the newest last."""
     with opened(place) as bucket:
         from trainingrun_runtime.store import retention
@@ -320,11 +310,8 @@ def list_checkpoints(
 
 
 @checkpoints.command()
-@_of_place
-def verify(
-    place: Place,
-    step: Step = None,
-) -> None:
+@taking(place_of)
+def verify(place: Place, step: Step = None) -> None:
     """Read all files of the checkpoints and compare them with what was committed.
 
     Exit code 1 if one of them is damaged.
@@ -346,7 +333,7 @@ def verify(
 
 
 @checkpoints.command()
-@_of_place
+@taking(place_of)
 def download(
     place: Place,
     step: Step = None,
@@ -379,7 +366,7 @@ def download(
 
 
 @checkpoints.command()
-@_of_place
+@taking(place_of)
 def prune(
     place: Place,
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,

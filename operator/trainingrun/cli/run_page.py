@@ -1,4 +1,4 @@
-"""The page of a run, from its folder and, in a cluster, its status."""
+"""The page of a run, from its folder and, where it is known, its status."""
 
 import time
 from dataclasses import replace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def of(place: Place) -> tuple[str, str]:
     """Name of a run, and its page as HTML.
 
-    A run in the cluster has a page also while its bucket does not answer.
+    A run whose status is known has a page also while its bucket does not answer.
 
     Raises:
         CliError: There is no such folder, or the bucket cannot be read.
@@ -25,14 +25,14 @@ def of(place: Place) -> tuple[str, str]:
 
     source = "From the run's folder."
     if place.run is not None:
-        source = "From the run's folder and its status in the cluster."
+        source = "From the run's folder and its status."
     try:
         found = _read(place)
     except CliError as error:
         if place.run is None:
             raise
         note = f"Nothing of the bucket is on this page: {error}."
-        found, source = RunFolder(place.uri, notes=[note]), "From the run's status in the cluster."
+        found, source = RunFolder(place.uri, notes=[note]), "From the run's status."
     name = place.name or views.name_of(found.root)
     return name, page.html(contents.of(name, found, place.run, time.time(), source))
 

@@ -13,12 +13,17 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..local import terminal_text
-from ..local.terminal_text import duration, gib, number, plain, seconds
+from ..local.run_line import Run, step
+from ..local.run_line import condition as condition
+from ..local.run_line import options as options
+from ..local.run_line import phase as phase
+from ..local.run_line import progress_line as progress_line
+from ..local.run_line import warnings as warnings
+from ..local.terminal_text import duration, gib, plain, seconds
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.manifest import Manifest
 
-Run = Mapping[str, Any]
 Rank = Mapping[str, Any]
 Trial = Mapping[str, Any]
 """As the API server gives them."""
@@ -56,13 +61,6 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
     if with_namespace:
         return terminal_text.table(["NAMESPACE", *heads], rows, width, keys=2)
     return terminal_text.table(heads, rows, width)
-
-
-def phase(run: Run) -> str:
-    """The state of a run in one word; a run that no operator has seen is pending."""
-    if run["metadata"].get("deletionTimestamp"):
-        return Phase.DELETING.value  # also where no operator is left to say so
-    return str((run.get("status") or {}).get("phase") or Phase.PENDING)
 
 
 def details(run: Run, width: int | None) -> str:
@@ -110,8 +108,8 @@ def details(run: Run, width: int | None) -> str:
     losses = disruptions.pop("history", None) or []
     for name, count in disruptions.items():
         row(name, count or None)
-    for loss in losses[-_SHOWN_LOSSES:]:
-        row(f"loss {loss['number']}", _loss(loss))
+    for one in losses[-_SHOWN_LOSSES:]:
+        row(f"loss {one['number']}", f"{one['time']} {loss(one)}")
     capacity = status.get("capacity") or {}
     if capacity:
         where = (
@@ -127,11 +125,8 @@ def details(run: Run, width: int | None) -> str:
         row(f"attempt {attempt['number']}", " ".join(word for word in words if word))
         for line in attempt.get("lastLines") or []:
             row(f"  rank {attempt.get('failedRank')}", line)
-    for condition in status.get("conditions") or []:
-        row(
-            condition["type"],
-            f"{condition['status']} {condition['reason']}: {condition.get('message', '')}",
-        )
+    for one in status.get("conditions") or []:
+        row(one["type"], f"{one['status']} {one['reason']}: {one.get('message', '')}")
     sweep = status.get("sweep") or {}
     if sweep:
         row("trials", ", ".join(f"{sweep[s]} {s}" for s in _TRIAL_STATES if sweep.get(s)))
@@ -162,18 +157,19 @@ def _workers_and_sizes(workers: Mapping[str, Any]) -> str:
     return f"{now}; trained {', '.join(times)}" if times else now
 
 
-def _loss(loss: Mapping[str, Any]) -> str:
-    """One entry of status.disruptions.history."""
-    where = [", ".join(loss.get("pods") or ()), _on(loss).strip()]
-    kind = ", ".join(filter(None, (loss.get("capacity"), loss.get("zone"))))
-    words = [loss["time"], loss["reason"], *where, f"({kind})" if kind else ""]
+def loss(found: Mapping[str, Any]) -> str:
+    """One entry of status.disruptions.history, without its time."""
+    kind = ", ".join(filter(None, (found.get("capacity"), found.get("zone"))))
+    where = [", ".join(found.get("pods") or ()), _on(found).strip(), f"({kind})" if kind else ""]
+    signs = f": {found['signs']}" if found.get("signs") else ""
     cost = []
-    if (steps := loss.get("lostSteps")) is not None:
+    if (steps := found.get("lostSteps")) is not None:
         cost.append(terminal_text.counted(steps, "step"))
-    if loss.get("lostSeconds") is not None:
-        cost.append(duration(loss["lostSeconds"]))
-    lost = f"lost {' and '.join(cost)}" if cost else ""
-    return "; ".join(filter(None, (" ".join(filter(None, words)), lost, loss.get("action"))))
+    if found.get("lostSeconds") is not None:
+        cost.append(duration(found["lostSeconds"]))
+    lost = f"lost {' and '.join(cost)}" if cost else "what it cost is not known"
+    what = " ".join(filter(None, (found["reason"], *where)))
+    return "; ".join(filter(None, (f"{what}{signs}", lost, found.get("action"))))
 
 
 def finalizers(run: Run) -> str:
@@ -181,55 +177,16 @@ def finalizers(run: Run) -> str:
     return plain(", ".join(run["metadata"].get("finalizers") or ()))
 
 
-def progress_line(run: Run) -> str:
-    """Phase and progress of a run."""
-    status = run.get("status") or {}
-    parts = [phase(run)]
-    if step(status):
-        parts.append(f"step {step(status)}")
-    loss = (status.get("progress") or {}).get("metrics", {}).get("loss")
-    if loss is not None:
-        parts.append(f"loss {number(loss)}")
-    if status.get("attempt"):
-        parts.append(f"attempt {status['attempt']}")
-    preemptions = (status.get("disruptions") or {}).get("preemptions")
-    if preemptions:
-        parts.append(f"preemptions {preemptions}")
-    return plain(" · ".join(parts))
-
-
-def warnings(run: Run) -> list[str]:
-    """What slows the run or is about to end it."""
-    return ((run.get("status") or {}).get("progress") or {}).get("warnings") or []
-
-
 def failure(run: Run) -> str:
     """Reason and message of condition Failed."""
-    found = _condition(run, "Failed")
+    found = condition(run, "Failed")
     return f"{found['reason']}: {found.get('message', '')}" if found else "no reason is given"
 
 
 def why_suspended(run: Run) -> str:
     """The message of condition Suspended."""
-    found = _condition(run, "Suspended")
+    found = condition(run, "Suspended")
     return str(found.get("message", "")) if found else "no reason is given"
-
-
-def _condition(run: Run, kind: str) -> Mapping[str, Any] | None:
-    for condition in (run.get("status") or {}).get("conditions") or []:
-        if condition["type"] == kind and condition["status"] == "True":
-            found: Mapping[str, Any] = condition
-            return found
-    return None
-
-
-def step(status: Mapping[str, Any]) -> str:
-    """Steps done, of how many."""
-    progress = status.get("progress") or {}
-    if "step" not in progress:
-        return ""
-    total = progress.get("totalSteps")
-    return f"{progress['step']}/{total}" if total else str(progress["step"])
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
@@ -357,7 +314,8 @@ def why_no_ranks(run: Mapping[str, Any]) -> str:
     """Why the status has no ranks, in a sentence."""
     name, now = run["metadata"]["name"], phase(run)
     if run["spec"].get("sweep"):
-        return f"The status has no ranks of trials; `trainingrun sweep {name}` shows the trials."
+        command = f"trainingrun sweep {name}{options(run)}"
+        return f"The status has no ranks of trials; `{command}` shows the trials."
     if now != Phase.RUNNING:
         return f"{name} is {now}; ranks report while they train."
     return f"No rank of {name} has reported yet; each one does 10 s after its start."

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Self, TextIO
 
@@ -16,15 +15,15 @@ from rich.text import Text
 from trainingrun_protocol import progress as documents
 
 from ..api.quantities import amount
-from ..reconciling.diagnosis import blockers
+from ..api.status import Phase
 from . import terminal_text
 from .interruptions import Interruption
+from .run_line import Run, phase, progress_line, warnings
 from .starting import Wait
-from .terminal_text import cell, counted, duration, gib, is_new, number, plain, plain_lines
+from .terminal_text import cell, gib, is_new, number, plain, plain_lines
 
 _LINE_EVERY_S = 5.0
 """Where there is no terminal, as in CI's log."""
-_RATE_OVER_S = 15.0
 
 
 class SteadyStream:
@@ -71,7 +70,6 @@ class Display:
         """Show run `name` on a console."""
         self._console = console
         self._name = name
-        self._samples: deque[tuple[float, int]] = deque()
         self._began = time.monotonic()
         self._line_at = 0.0
         self._line = ""
@@ -101,70 +99,24 @@ class Display:
             lines = Text(plain_lines(text.rstrip("\n")))
             self._console.print(lines, highlight=False, soft_wrap=True)
 
-    def warn(self, progress: documents.Progress) -> None:
-        """Print settings of the script that are overruled, and ranks that wait; each once."""
+    def overruled(self, progress: documents.Progress) -> None:
+        """Print settings of the script that are overruled, each once."""
         for record in progress.records:
-            overruled = record.kind is documents.RecordKind.SETTING_OVERRULED
-            if overruled:
+            if record.kind is documents.RecordKind.SETTING_OVERRULED:
                 self.once(record.message)
-        stuck = [progress.standstill] if progress.standstill is not None else []
-        if progress.hang is not None and progress.hang.under_way:
-            stuck.append(progress.hang.message)
-        if (storage := blockers.of_storage(progress)) is not None:
-            stuck.append(storage.message)
-        for warning in [*stuck, *progress.warnings]:
+
+    def show(self, run: Run, wait: Wait | None = None) -> None:
+        """Show where the run stands as its record has it, and what its start waits for."""
+        for warning in warnings(run):
             self.once(warning)
-
-    def starting(self, workers: int) -> None:
-        """Say that the local Ray starts: there is no progress for some seconds."""
-        line = f"starting Ray for {counted(workers, 'worker')}"
-        self._bar.update(self._task, line=line)
-        if not self._console.is_terminal:
-            self.note(f"{self._name}: {line}")
-
-    def waits(self, wait: Wait, attempt: int) -> None:
-        """Show what the start waits for, before there is any progress."""
-        parts = ["starting", f"{time.monotonic() - self._began:.0f} s", str(wait)]
-        self._update([*parts, f"attempt {attempt}"], wait.of, wait.done)
-
-    def show(
-        self,
-        progress: documents.Progress,
-        attempt: int,
-        restarts: int,
-        wait: Wait | None = None,
-    ) -> None:
-        """Show the progress of the training, or what its start waits for."""
-        rate = self._rate(progress)
-        parts = [progress.state.value.lower()]
+        waits = []
         # Else no line would follow while the training starts.
-        if progress.state is documents.RunState.STARTING:
-            parts.append(f"{time.monotonic() - self._began:.0f} s")
-            parts += [str(wait)] if wait is not None else []
-        if progress.total_steps:
-            parts.append(f"step {progress.step}/{progress.total_steps}")
-        elif progress.step:
-            parts.append(f"step {progress.step}")
-        if progress.sweep is not None:
-            done = sum(trial.state.final for trial in progress.sweep.trials)
-            parts.append(f"{done}/{len(progress.sweep.trials)} trials")
-        elif "loss" in progress.metrics:
-            parts.append(f"loss {number(progress.metrics['loss'])}")
-        if rate:
-            parts.append(f"{rate:.1f} steps/s")
-            if progress.total_steps and progress.state is documents.RunState.TRAINING:
-                left = (progress.total_steps - progress.step) / rate
-                parts.append(f"ETA {duration(left)}")
-        parts.append(f"attempt {attempt}")
-        if restarts:
-            parts.append(f"restarts {restarts}")
+        if phase(run) == Phase.STARTING:
+            waits = [f"{time.monotonic() - self._began:.0f} s", *([str(wait)] if wait else [])]
+        line, progress = progress_line(run, waits), run["status"].get("progress") or {}
+        total, done = progress.get("totalSteps"), progress.get("step", 0)
         if wait is not None and wait.of is not None:
-            self._update(parts, wait.of, wait.done)
-        else:
-            self._update(parts, progress.total_steps, progress.step)
-
-    def _update(self, parts: Sequence[str], total: int | None, done: int) -> None:
-        line = plain(" · ".join(parts))
+            total, done = wait.of, wait.done
         (task,) = self._bar.tasks
         task.total = total  # None, too, which `update` takes for no change
         self._bar.update(self._task, completed=done, line=line)
@@ -172,18 +124,6 @@ class Display:
         if not self._console.is_terminal and now >= self._line_at and line != self._line:
             self._line_at, self._line = now + _LINE_EVERY_S, line
             self.note(f"{self._name}: {line}")
-
-    def _rate(self, progress: documents.Progress) -> float | None:
-        """Steps per second over the last seconds; None until it is known."""
-        if progress.state is not documents.RunState.TRAINING or progress.step_time is None:
-            self._samples.clear()
-            return None
-        if not self._samples or self._samples[-1][0] < progress.step_time:
-            self._samples.append((progress.step_time, progress.step))
-        while self._samples[-1][0] - self._samples[0][0] > _RATE_OVER_S:
-            self._samples.popleft()
-        (first_time, first), (last_time, last) = self._samples[0], self._samples[-1]
-        return (last - first) / (last_time - first_time) if last > first else None
 
     def __enter__(self) -> Self:
         self._bar.start()

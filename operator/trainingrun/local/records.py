@@ -24,6 +24,7 @@ from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..reconciling.diagnosis import blockers
 from ..reconciling.status import cost, progress_status
 from .machine import LocalError
+from .run_line import LOCAL_FOLDER
 
 ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
 """Phases after which nothing happens by itself to a run of this machine."""
@@ -35,16 +36,6 @@ _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
 _LOCK_TRIES = 20
 """Each 0.05 s: whoever looks whether a run goes on holds its lock for a moment."""
-
-_PHASES = {
-    RunState.STARTING: Phase.STARTING,
-    RunState.TRAINING: Phase.RUNNING,
-    RunState.RECOVERING: Phase.RECOVERING,
-    # Another attempt may follow, and Ray's nodes are still there, which upload what was printed.
-    RunState.SUSPENDED: Phase.RUNNING,
-    RunState.SUCCEEDED: Phase.RUNNING,
-    RunState.FAILED: Phase.RECOVERING,
-}
 
 
 def write(file: Path, text: str) -> None:
@@ -108,6 +99,7 @@ class Record:
                 "name": run.metadata.name,
                 "namespace": run.metadata.namespace,
                 "uid": run.metadata.uid,
+                "annotations": {LOCAL_FOLDER: str(folder.parent)},
                 "creationTimestamp": created,
             },
             "spec": spec,
@@ -177,7 +169,7 @@ class Record:
             self._of_ranks = {name: found.get(name, []) for name in _OF_RANKS}
         waits = blockers.of_storage(progress) or blockers.of_ranks(progress)
         status: dict[str, Any] = {
-            "phase": _PHASES[progress.state].value,
+            "phase": _phase(progress.state).value,
             "conditions": [_condition("Waiting", waits.reason, waits.message)] if waits else [],
         }
         status["progress"] = {**found, **self._of_ranks}
@@ -206,6 +198,11 @@ class Record:
             status["reportUri"] = progress.report_uri
         self._status |= status
         self._write()
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The TrainingRun as other commands read it."""
+        return {**self._run, "status": self._status}
 
     def no_trial_runs(self) -> None:
         """The driver has ended."""
@@ -262,7 +259,15 @@ class Record:
             self.problem = None
 
     def _text(self) -> str:
-        return json.dumps({**self._run, "status": self._status})
+        return json.dumps(self.run)
+
+
+def _phase(state: RunState) -> Phase:
+    """Of a run whose driver is in this state."""
+    if state is RunState.FAILED:
+        return Phase.RECOVERING  # another attempt may follow
+    # Ray's nodes are still there, which upload what was printed.
+    return Phase.RUNNING if state.final else Phase(state.phase)
 
 
 def folders(root: Path, name: str | None = None) -> list[Path]:

@@ -40,6 +40,7 @@ from .folder import Folder
 from .interruptions import Interruptions, TrialLosses, unsaved
 from .machine import LocalError
 from .ray_nodes import LocalRay, Preemption
+from .run_line import options
 from .starting import Wait, wait_of
 from .terminal_text import cell
 
@@ -127,7 +128,7 @@ def run_locally(
             with Display(console, run.metadata.name) as display:
                 for sentence in filter(None, (where, folder.begins)):
                     display.note(sentence)
-                display.starting(workers.count)
+                display.show(record.run, Wait("Ray's nodes", 0, folder.run.spec.worker_pods))
                 loop = _Loop(folder, base, ray, display, options)
                 final = loop.run_attempts()
             # Before the nodes are ended, which takes seconds.
@@ -150,7 +151,7 @@ def _show_end(
     run: TrainingRun, loop: "_Loop", final: Progress | str, elapsed: float, console: Console
 ) -> bool:
     """Print the result, or the reason for the failure; whether the run has succeeded."""
-    folder, options = loop.folder, loop.options
+    folder = loop.folder
     if isinstance(final, Progress) and final.result is not None:
         console.print(f"{run.metadata.name} succeeded", style="green", highlight=False)
         interruptions = loop.interruptions.ended
@@ -160,12 +161,11 @@ def _show_end(
         )
         if final.result.sweep is not None:
             found = final.result.sweep
-            name = run.metadata.name
-            where = f" --folder {options.folder}" if options.folder else ""
+            shown = f"{run.metadata.name}{options(folder.record.run)}"
             console.print(
                 cell(
                     f"best trial: {found.best} of {len(found.trials)}; "
-                    f"trainingrun sweep {name} --local{where} shows all"
+                    f"trainingrun sweep {shown} shows all"
                 ),
                 soft_wrap=True,
             )
@@ -276,9 +276,8 @@ class _Loop:
             progress = driver.progress()
             if progress is not None:
                 self._note_standing(progress)
-                self._show(progress, number, self._wait(driver, progress))
-            elif (wait := self._wait(driver, None)) is not None:
-                self.display.waits(wait, number)
+                self._show(progress)
+            self.display.show(self.folder.record.run, self._wait(driver, progress))
             self.display.output(driver.printed())
             if code is not None:
                 return outcome(code, progress)
@@ -328,7 +327,7 @@ class _Loop:
         started = sum(node.started for node in nodes)
         return wait_of(progress, started, len(nodes), driver.ranks(), ranks)
 
-    def _show(self, progress: Progress, number: int, wait: Wait | None) -> None:
+    def _show(self, progress: Progress) -> None:
         if progress.restored_from is not None and not self.restored:
             self.restored = True
             step = progress.resumed_from_step
@@ -336,13 +335,12 @@ class _Loop:
         self.folder.record.show(progress)
         if self.folder.record.problem is not None:
             self.display.once(self.folder.record.problem)
-        self.display.warn(progress)
+        self.display.overruled(progress)
         memory = self.folder.run.spec.workers.resources.memory
         for rank, sentence in beyond_memory(progress, memory).items():
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
-        self.display.show(progress, number, self.tally.restarts, wait)
         if progress.sweep is not None:  # the other trials continue
             for line in self.sweep_losses.record(progress):
                 self.display.note(line)

@@ -232,9 +232,9 @@ def _standing(
     if found.failure is not None:
         return "Failed", "bad", _sentence(found.failure.message)
     if found.state.final:
-        return found.state.value, "good" if found.state is RunState.SUCCEEDED else "busy", ""
+        return found.state.phase, "good" if found.state is RunState.SUCCEEDED else "busy", ""
     return (
-        found.state.value,
+        found.state.phase,
         "busy",
         f"Attempt {found.attempt} was last heard of at {clock(last.seen)}, at step {found.step:,}.",
     )
@@ -318,7 +318,7 @@ def _figures(
         figures.append(Figure("Goodput", f"{goodput} %", "of the time in steps that counted"))
     begun = [one.start for one in attempts if one.start]
     if begun:
-        running = attempts[-1].outcome == "Running" or attempts[-1].end is None
+        running = attempts[-1].end is None
         end = now if running else max(one.end or 0.0 for one in attempts)
         figures.append(Figure("Time", duration(end - min(begun)), f"since {clock(min(begun))}"))
     if attempts:

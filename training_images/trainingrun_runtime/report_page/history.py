@@ -61,7 +61,7 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
     last = documents[-1] if documents else None
     outcome, message = "No record", "Its driver has left no record of what it did."
     if last is not None:
-        outcome = last.state.value
+        outcome = last.state.phase
         message = last.failure.message if last.failure is not None else ""
         if not (last.state.final and members[-1].progress is last):
             outcome = "Lost" if over else outcome
