@@ -122,10 +122,10 @@ SPREAD = np.dtype(
     ],
 )
 def test_an_array_of_any_structure_comes_back(dtype: Any) -> None:
-    array = np.zeros(3, dtype)
+    array = np.frombuffer(bytes(range(3 * dtype.itemsize)), dtype)
     found = back(array)
     assert found.dtype == dtype
-    assert found.tobytes() == array.tobytes()
+    assert (found == array).all(), "of what is between its fields NumPy copies nothing"
     assert back(dtype) == dtype
     assert back(array[0]).dtype == dtype
 

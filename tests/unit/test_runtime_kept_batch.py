@@ -307,7 +307,7 @@ def test_two_ranks_or_one_end_with_the_weights_of_three_but_for_the_order_of_add
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])  # PyTorch 2.9's Gloo prints there, too
     assert [of["steps"] for of in found.values()] == [2 * 27] * 3
     assert all(of["apart"] < 1e-14 for of in found.values()), "of weights of about 1, in 64 bits"
 

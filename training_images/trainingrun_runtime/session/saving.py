@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import ray
 import ray.train
@@ -121,7 +122,7 @@ class Saving:
             self._upload.wait()
             self._save_seconds = self._upload.seconds_so_far
         self._upload = self._begin()
-        if wait:  # without a reference to the state: a rank that has an alias saves for no lost one
+        if wait:
             self._upload.wait()
 
     def _begin(self) -> CheckpointUpload:
@@ -131,12 +132,7 @@ class Saving:
         worker, progress = context.worker, context.progress
         progress.note_stop(context.consensus.agreed())
         context.consensus.reset()
-        position, states = progress.position, context.objects.states()
-        comparison = self._compare(states)
-        context.noted_steps.exclude(comparison.own)
-        files = snapshot.take(
-            states, comparison, position, worker.rank, worker.world_size, self._staging
-        )
+        position, files = progress.position, self._copied()
         # The run's table has what was reported before the checkpoint is committed.
         upload = CheckpointUpload(
             position.step,
@@ -146,6 +142,8 @@ class Saving:
             worker.storage_retry,
             context.reports.flush,
         )
+        # It waits for the other ranks. One may be lost then, for which this one saves the step: not
+        # while it has a reference to the state, which would be an alias.
         ray.train.report(
             {**progress.rating, **progress.metrics},
             checkpoint=Checkpoint.from_directory(upload.folder),
@@ -159,6 +157,21 @@ class Saving:
         self.interval.cost.saved(self._saved_at - began)
         self._kept_gradients.watch()
         return upload
+
+    def _copied(self) -> dict[str, Any]:
+        """This rank's files of a checkpoint of this step, copied."""
+        context = self._context
+        worker, states = context.worker, context.objects.states()
+        comparison = self._compare(states)
+        context.noted_steps.exclude(comparison.own)
+        return snapshot.take(
+            states,
+            comparison,
+            context.progress.position,
+            worker.rank,
+            worker.world_size,
+            self._staging,
+        )
 
     def wait_for_upload(self) -> None:
         """Return once no checkpoint is being uploaded."""
