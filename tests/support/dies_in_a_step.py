@@ -3,7 +3,8 @@
 Keys of their config: `folder`, where each step of rank 0 and each signal leaves a trace; `seed` of
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
-the rank that loses its optimizer's state then, which is noticed only when that is copied.
+the rank that loses its optimizer's state then, which is noticed only when that is copied;
+`dies_in_save`: the rank that dies once another one has copied its state and waits for it.
 """
 
 import os
@@ -78,6 +79,7 @@ def _steps(
         scheduler.step()
         session.report(loss=loss.item())
         if step == config.get("saves"):
+            _die_in_save(rank, config)
             session.save()
         step_done(rank, step, config)
     session.finish(weights_sha256=weights_sha256(model))
@@ -89,6 +91,25 @@ def _spoil(rank: int, config: dict[str, Any], optimizer: torch.optim.Optimizer) 
         return
     mark.touch()
     optimizer.state.clear()
+
+
+def _die_in_save(rank: int, config: dict[str, Any]) -> None:
+    waits, died = (Path(config["folder"]) / name for name in ("waits-in-save", "died-in-save"))
+    if "dies_in_save" not in config or died.exists():
+        return
+    report = ray.train.report
+
+    def reported(*arguments: Any, **keywords: Any) -> None:
+        if rank != config["dies_in_save"]:
+            waits.touch()
+            report(*arguments, **keywords)
+            return
+        while not waits.exists():
+            time.sleep(0.01)
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ray.train.report = reported
 
 
 def step_done(rank: int, step: int, config: dict[str, Any]) -> None:
