@@ -103,11 +103,12 @@ def test_a_rank_that_dies_while_a_checkpoint_is_still_being_uploaded_costs_no_st
     assert run.metrics()["weights_sha256"] == undisturbed.metrics()["weights_sha256"]
 
 
+@pytest.mark.parametrize("place", ["compare", "report"])
 def test_a_rank_that_dies_in_a_save_costs_no_step_where_the_other_one_waits_for_it(
-    a_run: Callable[..., Disturbed], weights: Callable[[bool], str]
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str], place: str
 ) -> None:
-    """The other rank's copy of the state is no alias of it any more."""
-    run = a_run(seed=SEED, norm=False, saves=DIES_AT - 1, dies_in_save=1)
+    """What the other one has of its state to copy it is no alias."""
+    run = a_run(seed=SEED, norm=False, saves=DIES_AT - 1, dies_in_save=place)
     assert run.drive() == 0, run.log()
     assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
     assert run.progress().seconds.lost_work == 0

@@ -4,7 +4,8 @@ Keys of their config: `folder`, where each step of rank 0 and each signal leaves
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
 the rank that loses its optimizer's state then, which is noticed only when that is copied;
-`dies_in_save`: the rank that dies once another one has copied its state and waits for it.
+`dies_in_save`: where rank 1 dies in a save while rank 0 waits for it there: "compare", before the
+state is copied, or "report".
 """
 
 import os
@@ -20,6 +21,7 @@ from torch import nn
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+from trainingrun_runtime.worker.step_consensus import StepConsensus
 
 DIES_AT = 12
 """Steps done when the ranks are sent their signals, in the middle of the next one."""
@@ -97,19 +99,20 @@ def _die_in_save(rank: int, config: dict[str, Any]) -> None:
     waits, died = (Path(config["folder"]) / name for name in ("waits-in-save", "died-in-save"))
     if "dies_in_save" not in config or died.exists():
         return
-    report = ray.train.report
+    places = {"compare": (StepConsensus, "gather"), "report": (ray.train, "report")}
+    owner, name = places[config["dies_in_save"]]
+    wait = getattr(owner, name)
 
-    def reported(*arguments: Any, **keywords: Any) -> None:
-        if rank != config["dies_in_save"]:
-            waits.touch()
-            report(*arguments, **keywords)
-            return
-        while not waits.exists():
-            time.sleep(0.01)
-        died.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    def waiting(*arguments: Any, **keywords: Any) -> Any:
+        if rank == 1:
+            while not waits.exists():
+                time.sleep(0.01)
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        waits.touch()
+        return wait(*arguments, **keywords)
 
-    ray.train.report = reported
+    setattr(owner, name, waiting)
 
 
 def step_done(rank: int, step: int, config: dict[str, Any]) -> None:

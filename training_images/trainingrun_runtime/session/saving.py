@@ -162,6 +162,7 @@ class Saving:
         """This rank's files of a checkpoint of this step, copied."""
         context = self._context
         worker, states = context.worker, context.objects.states()
+        context.noted_steps.add_readers(states)
         comparison = self._compare(states)
         context.noted_steps.exclude(comparison.own)
         return snapshot.take(

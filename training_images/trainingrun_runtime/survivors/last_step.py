@@ -133,6 +133,19 @@ class LastStep:
         """Note no further step."""
         self._noted, self._seen = (), None
 
+    def add_readers(self, states: Mapping[str, sharded_state.Encoded]) -> None:
+        """A save is about to copy these states, and waits for other ranks with them."""
+        found = [
+            item
+            for name, state in states.items()
+            for item in (
+                *(value for _, value in sharded_state.entries(state.tree, name)),
+                *state.shards.values(),
+            )
+        ]
+        tensors = [item for item in found if isinstance(item, torch.Tensor)]
+        self._watched.add_readers([*tensors, *map(sharded_state.held_tensor, tensors)])
+
     def look(self, step_s: float) -> int:
         """A step is done: look at what it has changed.
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..checkpoints.gradients import AccumulatedGradients
-from ..checkpoints.sharded_state import is_sharded
+from ..checkpoints.sharded_state import Encoded, is_sharded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.stateful_objects import Stateful, parameters_of
 from ..worker.step_consensus import UNKNOWN, StepValues
@@ -143,6 +143,11 @@ class NotedSteps:
         if self._last_step is not None:
             agreed_position = _agreed_position(position, result, self.driven, compared)
             self._last_step.note(position, metrics, agreed_position)
+
+    def add_readers(self, states: Mapping[str, Encoded]) -> None:
+        """See `LastStep.add_readers`."""
+        if self._last_step is not None:
+            self._last_step.add_readers(states)
 
     def exclude(self, own: Collection[str]) -> None:
         """A lost rank would have a state of its own of these objects."""

@@ -105,6 +105,7 @@ class WatchedTensors:
             for pair in pairs.values()
         ]
         self._last: list[int] = []  # the versions that were looked at last
+        self._readers: list[weakref.ref[torch.Tensor]] = []
         # By optimizer: each parameter, and the numbers of its tensors in `_tensors`.
         self._places_of: dict[str, list[tuple[torch.Tensor, list[int]]]] = {}
         self._moved: dict[int, torch.Tensor] = {}  # by something else than an exchanged gradient
@@ -201,6 +202,13 @@ class WatchedTensors:
     def versions(self) -> list[int]:
         """Version counters: each is another number once its tensor was changed by PyTorch."""
         return [tensor._version for tensor in self._tensors]
+
+    def add_readers(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A save has these, and nothing writes through them: none of them is an alias.
+
+        They may outlive the save, in the traceback of an exception that has ended it.
+        """
+        self._readers = [weakref.ref(tensor) for tensor in tensors]
 
     def require_untouched(self) -> None:
         """Make sure that nothing has written past the version counters, as far as that is known.
@@ -376,7 +384,8 @@ class WatchedTensors:
     def _has_alias(self) -> bool:
         """Whether an object of Python stands for memory of one of them, beside those known."""
         places = {storage.data_ptr() for storage in self._storages} - {0}
-        known = set(map(id, self._own))
+        readers = [tensor for reader in self._readers if (tensor := reader()) is not None]
+        known = set(map(id, [*self._own, *readers]))
         # Not `isinstance`, which asks the object, and some warn of being asked.
         tensors = (thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor))
         return any(id(tensor) not in known and _place(tensor) in places for tensor in tensors)
