@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
@@ -259,6 +260,19 @@ def test_while_an_alias_is_there_the_memory_counts_as_changed(
         training.last.noted()
     with pytest.raises(NotWhole, match="has an alias"):
         training.last.take(training.at.step)
+
+
+def test_what_a_save_has_of_the_state_is_no_alias_and_any_other_reference_is() -> None:
+    training = WithTable()
+    states = snapshot.encoded(training.objects, training.objects)
+    with pytest.raises(NotWhole, match="has an alias"):
+        training.last.noted()
+    training.last.add_readers(states)
+    assert training.last.noted().position == training.at
+    alias = training.table.weight.detach()
+    with pytest.raises(NotWhole, match="has an alias"):
+        training.last.noted()
+    del alias, states
 
 
 @pytest.mark.parametrize(
