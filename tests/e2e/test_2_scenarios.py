@@ -181,7 +181,7 @@ def test_spot_node_killed(scenario: Scenario, tmp_path: Path):
     assert abs(sum(causes.values()) - status["cost"]["totalSeconds"]) < 0.1
     assert causes["training"] > 0
     run.wait_until_freed()
-    assert f"NodeLost {lost} on {nodes.spot_node} (Spot" in trainingrun(
+    assert f"NodeLost {lost} on node {nodes.spot_node} (Spot" in trainingrun(
         run.kubectl, "cost", run.name
     )
     page = tmp_path / "page.html"
