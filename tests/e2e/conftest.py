@@ -63,7 +63,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if rows := config.stash[ROWS]:
         terminalreporter.section("what each disturbance cost")
         terminalreporter.write(table(rows))
-    write_versions(terminalreporter.stats)
+    if not config.option.keyword and not any("::" in argument for argument in config.args):
+        write_versions(terminalreporter.stats)  # of whole files
 
 
 SCENARIOS = "tests/e2e/test_2_scenarios.py"
