@@ -8,8 +8,7 @@ import pytest
 
 from support import closing_lines
 from support.apiserver import ApiServer, running_apiserver
-from support.binaries import kuberay_crds, skipping_unavailable
-from trainingrun.api.crd import crd
+from support.binaries import skipping_unavailable
 
 # How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("trainingrun", deadline=None)
@@ -23,9 +22,7 @@ def apiserver() -> Iterator[ApiServer]:
     Skips where its binaries cannot be had, except in CI, where that is a failure.
     """
     with skipping_unavailable(), running_apiserver() as server:
-        for file in kuberay_crds():
-            server.install_crd(file.read_text())
-        server.install_crd(crd())
+        server.install_crds()
         yield server
 
 

@@ -8,9 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.apiserver import ApiServer, running_apiserver
-from support.binaries import kuberay_crds
 from support.operators import Proxy, a_ray_job, a_run, eventually, watching
-from trainingrun.api.crd import crd
 from trainingrun.cluster.api_client import Connection
 from trainingrun.controller import handlers
 
@@ -34,9 +32,7 @@ def uncached(apiserver):
     Asks for `apiserver` so that it skips, or not, alike.
     """
     with running_apiserver(watch_cache="false") as server:
-        for file in kuberay_crds():
-            server.install_crd(file.read_text())
-        server.install_crd(crd())
+        server.install_crds()
         yield server
 
 

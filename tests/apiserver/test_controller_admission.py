@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from support.apiserver import ApiServer, running_apiserver
-from support.binaries import kuberay_crds
 from support.goldens import a_run as parsed_run
 from support.goldens import rendered
 from support.operators import (
@@ -20,7 +19,6 @@ from support.operators import (
     settled,
 )
 from support.webhooks import HeldWebhook
-from trainingrun.api.crd import crd
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller.leadership import WRITE_S
 from trainingrun.controller.operator import Operator
@@ -69,9 +67,7 @@ def mutating() -> Iterator[ApiServer]:
             )
         except RuntimeError:  # the gate is gone where nothing can turn it off
             server = stack.enter_context(running_apiserver())
-        for file in kuberay_crds():
-            server.install_crd(file.read_text())
-        server.install_crd(crd())
+        server.install_crds()
         yield server
 
 
@@ -114,8 +110,8 @@ def a_policy(server: ApiServer, name: str, resources: str, patch: str) -> Iterat
 async def test_a_ray_job_that_a_policy_changes_is_made_once_and_left_as_it_is(
     mutating: ApiServer, head: Any
 ):
-    """The platform's own annotation and number of retries: the operator does not put its own back,
-    and does not take the changed RayJob for another one.
+    """The platform's own annotation and time to live: the operator does not put its own back, and
+    does not take the changed RayJob for another one.
     """
     server = mutating
     namespace = server.new_namespace()

@@ -44,9 +44,7 @@ from aiohttp import web  # noqa: E402
 from benchmarks import scale_objects as objects  # noqa: E402
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiError, ApiServer, running_apiserver  # noqa: E402
-from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import configuration_of  # noqa: E402
-from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.cluster.resources import PLURALS, path, path_of_manifest  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
@@ -117,9 +115,7 @@ def measure(
 
 
 def install(server: ApiServer, arguments: argparse.Namespace) -> None:
-    server.install_crd(crd())
-    for file in kuberay_crds():
-        server.install_crd(file.read_text())
+    server.install_crds()
     for number in range(arguments.namespaces):
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"n{number}"}}
         server.create(manifest)

@@ -36,7 +36,6 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiServer, running_apiserver  # noqa: E402
-from support.binaries import kuberay_crds  # noqa: E402
 from support.operators import (  # noqa: E402
     PlaysHead,
     a_run,
@@ -46,7 +45,6 @@ from support.operators import (  # noqa: E402
 )
 from support.simulated_nodes import GONE_S, HEAD_NODE, SimulatedCluster, Stages  # noqa: E402
 from trainingrun.api.checkpoints_spec import DEFAULT_INTERVAL_S  # noqa: E402
-from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND  # noqa: E402
 from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.controller.operator import Operator  # noqa: E402
@@ -108,7 +106,7 @@ def main() -> None:
     oracle = oracle_s(events, end, arguments.workers)
     plain = plain_rayjob(events, end, arguments.workers, measured_plain())
     with running_apiserver() as server:
-        install(server)
+        server.install_crds()
         ours = asyncio.run(
             replay(server, events, end, arguments.workers, measured_stages(), arguments.speed)
         )
@@ -261,13 +259,6 @@ def measured_plain() -> Plain:
     """
     took = benchmark_page.cell("beside KubeRay", "apply to first step", "KubeRay alone")
     return Plain(measured_stages().notice, float(took.removesuffix(" s")))
-
-
-def install(server: ApiServer) -> None:
-    """The CRDs."""
-    for file in kuberay_crds():
-        server.install_crd(file.read_text())
-    server.install_crd(crd())
 
 
 def settings_at(speed: float, namespace: str) -> Settings:

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.binaries import apiserver_binaries
+from support.binaries import apiserver_binaries, kuberay_crds
 from support.ports import free_ports
+from trainingrun.api.crd import crd
 from trainingrun.cluster.bounded_json import loads
 
 START_SECONDS = 180
@@ -153,6 +154,12 @@ class ApiServer:
         name = f"test-{next(self._names)}"
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return name
+
+    def install_crds(self) -> None:
+        """Those of KubeRay and of TrainingRun."""
+        for file in kuberay_crds():
+            self.install_crd(file.read_text())
+        self.install_crd(crd())
 
     def install_crd(self, crd: Mapping[str, Any] | str) -> None:
         """Applies a CRD, as data or YAML text, and waits until the server serves it."""
