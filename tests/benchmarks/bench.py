@@ -19,7 +19,10 @@ restore: 200 MB that every rank has whole, from the search for a checkpoint unti
     in parallel, in the same processes.
 output: rank 1 prints a line in each step, or 5,000, which are 50,000 lines a second, in turns while
     the process that keeps them goes on and while it is stopped; and its CPU.
-sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save.
+sharded: 2 GB, of which each of two ranks has a half (FSDP2); the same, and the save, beside a plain
+    upload of the same bytes and beside torch.distributed.checkpoint to the same bucket.
+object: 512 MB of one rank, written and read, with as many requests at once on both sides.
+checkpoints: restore, sharded and object.
 
 The first 15 s of a training do not count: a process for the next worker is started then. Ray
 Train alone has the same settings of Ray as ours, in which losses are noticed early.
@@ -40,6 +43,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / folder) for folder in ("operator", "training_images", "tests")]
 
+import objects  # noqa: E402
 import restore_times  # noqa: E402
 from sides import Measured, Sides, Training, two_workers  # noqa: E402
 from step_times import Stall, Windows, gaps, stall  # noqa: E402
@@ -218,11 +222,19 @@ def restores(sides: Sides, rounds: int, function: str) -> list[Row]:
     kind = "sharded over 2 ranks" if function == "sharded" else "whole on each rank"
     pairs = [list(pair) for pair in zip(found.restore_s, found.read_s, strict=True)]
     what = f"restore of {size}, {kind}, beside a read of the same bytes"
-    rows = [_seconds(what, pairs)._replace(target="<= 3")]
+    rows = [_seconds(what, pairs)._replace(target="<= 1.5" if function == "sharded" else "<= 1.8")]
     if function == "sharded":
+        save = f"save of {size}, from the end of its step until it is committed"
         rows += [
             Row(f"save of {size}: training waits", f"{found.stall_s:.2f} s"),
-            Row(f"save of {size}: until it is committed", f"{found.commit_s:.1f} s"),
+            _one_beside(
+                f"{save}, beside a plain upload", found.commit_s, found.plain_save_s
+            )._replace(target="<= 1.3"),
+            _one_beside(
+                f"{save}, beside torch.distributed.checkpoint",
+                found.commit_s,
+                found.distributed_save_s,
+            )._replace(target="<= 0.6"),
             Row(
                 "memory of a rank: in training, at most in the save, in the restore",
                 f"{found.base_mb:.0f}, {found.save_mb:.0f}, {found.restore_mb:.0f} MB",
@@ -230,6 +242,25 @@ def restores(sides: Sides, rounds: int, function: str) -> list[Row]:
             ),
         ]
     return rows
+
+
+def _one_beside(what: str, ours_s: float, others_s: list[float]) -> Row:
+    ratio = _spread([ours_s / other for other in others_s], ".2f")
+    return Row(what, f"{ours_s:.1f} s", f"{statistics.median(others_s):.1f} s", ratio)
+
+
+def one_object(sides: Sides, rounds: int) -> Iterator[Row]:
+    """One rank's object of 512 MB."""
+    found = objects.measure(sides.awaited_s3, 512, 2 * rounds + 1)
+    for what, pair, target in (
+        ("written, beside the same requests without a digest", found.written, "<= 1.1"),
+        ("written to a sink, beside its digest alone", found.sunk, ""),
+        ("read and verified, beside the same requests", found.verified, "<= 1.15"),
+        ("read for a restore, beside the same requests", found.fetched, ""),
+    ):
+        ours, beside = (objects.rate(found.size, side) for side in pair)
+        ratio = _spread(objects.ratios(pair), ".2f")
+        yield Row(f"512 MB {what}", ours, beside, ratio, target)
 
 
 def _seconds(what: str, pairs: list[list[float]]) -> Row:
@@ -247,9 +278,14 @@ PARTS: dict[str, Callable[[Sides, int], Iterable[Row]]] = {
     "output": outputs,
     "start": losses,
     "kill": losses,
+    "object": one_object,
     "restore": lambda sides, rounds: restores(sides, rounds, "whole"),
     "sharded": lambda sides, rounds: restores(sides, rounds, "sharded"),
 }
+
+
+GROUPS = {"checkpoints": ["object", "restore", "sharded"]}
+"""Parts that are measured together."""
 
 
 def main() -> None:
@@ -257,7 +293,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
+    choices = [*PARTS, *GROUPS]
+    parser.add_argument("--only", nargs="+", choices=choices, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     # `timeout` ends this program so: what it has started has to end too.
@@ -265,7 +302,8 @@ def main() -> None:
     began = time.monotonic()
     print("| what | TrainingRun | beside it | ratio | target |\n| --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as scratch, two_workers(Path(scratch)) as sides:
-        for measure in dict.fromkeys(PARTS[part] for part in arguments.only):
+        parts = [part for name in arguments.only for part in GROUPS.get(name, [name])]
+        for measure in dict.fromkeys(PARTS[part] for part in parts):
             for row in measure(sides, arguments.rounds):
                 print(f"| {' | '.join(row)} |", flush=True)
                 benchmark_page.write("training", [row])

@@ -18,6 +18,10 @@ class RestoreTimes:
     """For which training stood still."""
     commit_s: float = 0.0
     """From the end of the step to the manifest."""
+    plain_save_s: list[float] = field(default_factory=list)
+    """A plain upload of the same bytes, after it."""
+    distributed_save_s: list[float] = field(default_factory=list)
+    """`torch.distributed.checkpoint.async_save` of the same state to the same bucket."""
     base_mb: float = 0.0
     """Resident before the save."""
     save_mb: float = 0.0
@@ -48,6 +52,8 @@ def measure(sides: Sides, function: str, rounds: int) -> RestoreTimes:
     first = manifest.committed(bucket)[0]
     found.stall_s = max(rank["saved"] - rank["stepped"] for rank in ranks)
     found.commit_s = first.time - max(rank["stepped"] for rank in ranks)
+    found.plain_save_s = ranks[0].get("plain_save", [])
+    found.distributed_save_s = ranks[0].get("distributed_save", [])
     found.base_mb = max(rank["base"] for rank in ranks)
     found.save_mb = max(rank["save_peak"] for rank in ranks)
     for _ in range(rounds):

@@ -6,12 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import obstore
 import ray.train
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import S3FileSystem
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.store import manifest
@@ -84,7 +90,59 @@ def _train(config: dict[str, Any], model: nn.Module, entered: float) -> None:
         while not manifest.committed(bucket):
             time.sleep(0.2)
         document["save_peak"] = _memory("VmHWM")
+        if isinstance(model, FSDPModule):
+            document |= _other_saves(config["bucket"], rank, model, optimizer)
     Path(f"{config['times']}-{rank}").write_text(json.dumps(document))
+
+
+class _Arrow(ArrowFSWrapper):
+    """The bucket by fsspec, through pyarrow's client."""
+
+    protocol = "bench"
+
+    def __init__(self, endpoint: str, region: str, **_: Any) -> None:
+        super().__init__(S3FileSystem(endpoint_override=endpoint, region=region, scheme="http"))
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("bench://")
+
+
+def _other_saves(
+    place: list[str], rank: int, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, list[float]]:
+    """Seconds in which all ranks upload the files that they have saved, and do nothing else; and
+    in which `torch.distributed.checkpoint` saves the same state to the same bucket.
+    """
+    bucket = Bucket.open(*place)
+    newest = manifest.committed(bucket)[-1]
+    name = f"rank-{rank}.safetensors"
+    content = bytes(obstore.get(bucket.store, f"{newest.path}/{name}").bytes())
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    fsspec.register_implementation("bench", _Arrow, clobber=True)
+    options = {"endpoint": place[1].removeprefix("http://"), "region": place[2]}
+
+    def plain(number: int) -> None:
+        key = f"plain/{number}-{rank}"
+        with bucket.writing(key, len(content)) as append:
+            for start in range(0, len(content), RANGE):
+                append(memoryview(content)[start : start + RANGE])
+
+    def distributed(number: int) -> None:
+        folder = f"bench://{bucket.path}/distributed/{number}"
+        writer = FsspecWriter(folder, overwrite=True, **options)
+        torch.distributed.checkpoint.async_save(state, storage_writer=writer).result()
+
+    found: dict[str, list[float]] = {"plain_save": [], "distributed_save": []}
+    for number in range(3):
+        for what, save in (("plain_save", plain), ("distributed_save", distributed)):
+            dist.barrier()
+            began = time.time()
+            save(number)
+            dist.barrier()
+            found[what].append(time.time() - began)
+    return found
 
 
 def _plain_read(place: list[str], rank: int) -> dict[str, Any]:

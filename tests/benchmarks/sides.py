@@ -125,7 +125,7 @@ class Sides:
     """
 
     def __init__(self, ray: LocalRay, s3: str, awaited_s3: str, folder: Path) -> None:
-        self._ray, self._s3, self._awaited_s3, self.folder = ray, s3, awaited_s3, folder
+        self._ray, self._s3, self.awaited_s3, self.folder = ray, s3, awaited_s3, folder
         self._number = 0
         self._torchruns: list[subprocess.Popen[bytes]] = []
 
@@ -168,7 +168,7 @@ class Sides:
     def plain(self, load: dict[str, Any]) -> Training:
         """Start it under Ray Train alone."""
         settings, log = self._settings(load)
-        address = self._awaited_s3.removeprefix("http://")
+        address = self.awaited_s3.removeprefix("http://")
         storage = f"s3://runs/plain-{self._number}?scheme=http&endpoint_override={address}"
         variables = {"LOAD": json.dumps(settings), "STORAGE": storage}
         return self._on_head([str(HERE / "loads.py")], variables, settings, log)
@@ -180,7 +180,7 @@ class Sides:
     def bucket(self, *, awaited: bool) -> Bucket:
         """An empty folder for a run, in one of the two servers."""
         self._number += 1
-        server = self._awaited_s3 if awaited else self._s3
+        server = self.awaited_s3 if awaited else self._s3
         return Bucket.open(f"s3://runs/ours-{self._number}", server, "us-east-1")
 
     def drive(self, function: str, load: dict[str, Any], bucket: Bucket) -> Training:

@@ -1,12 +1,12 @@
 """A checkpoint counts once its manifest is committed, and only while its files are as committed."""
 
-import hashlib
 import json
 import math
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from support.checkpoints import saved
 from trainingrun_protocol.contract import ContractCheckpoints
@@ -42,7 +42,7 @@ def test_nothing_committed_means_from_scratch(bucket: Bucket) -> None:
     ("damage", "said"),
     [
         (b"weights of step", "bytes instead of"),
-        (b"weights of step 21" * 100, "SHA-256 differs"),
+        (b"weights of step 21" * 100, "BLAKE3 differs"),
         (None, "is missing"),
     ],
     ids=["truncated", "altered", "removed"],
@@ -71,7 +71,7 @@ def test_a_shallow_check_finds_what_is_torn_but_reads_nothing(
     key = f"{manifest.path}/rank-0/state.pt"
     bucket.put(key, b"weights of step 11" * 100)
     assert verify(bucket, manifest, deep=False) is None
-    assert "SHA-256 differs" in (verify(bucket, manifest) or "")
+    assert "BLAKE3 differs" in (verify(bucket, manifest) or "")
 
 
 def test_files_larger_than_one_read_are_verified_whole(
@@ -301,7 +301,7 @@ def test_a_list_that_lacks_a_ranks_digests_leaves_no_file_out(bucket: Bucket) ->
     for rank in (0, 1):
         name = f"random-{rank}.pt"
         bucket.put(f"{path}/{name}", b"numbers")
-        digest = asdict(FileDigest(7, hashlib.sha256(b"numbers").hexdigest()))
+        digest = asdict(FileDigest(7, blake3(b"numbers").hexdigest()))
         bucket.put(f"{path}/.trainingrun/rank-{rank}.json", json.dumps({name: digest}).encode())
     whole = digests(bucket, path, ranks=(0, 1))
     assert sorted(whole) == ["random-0.pt", "random-1.pt"]

@@ -1,12 +1,12 @@
 """What somebody puts beside a checkpoint reaches nobody: only named files are restored."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
 import pytest
+from blake3 import blake3
 from ray.train import Checkpoint
 
 from trainingrun_runtime.checkpoints import checkpoint_files
@@ -20,7 +20,7 @@ FILES = {"state.pt": b"weights" * 1000, "rank-0/random.pt": b"numbers", "rank-0/
 
 
 def digest(content: bytes) -> FileDigest:
-    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
+    return FileDigest(len(content), blake3(content).hexdigest())
 
 
 def a_manifest(index: int = 1, **changes: Any) -> Manifest:
@@ -193,7 +193,7 @@ def test_a_manifest_that_names_anything_else_is_passed_over(
 ):
     forged = a_manifest(index=2).model_dump(mode="json", by_alias=True)
     plain = {
-        key: {name: {"size": d.size, "sha256": d.sha256} for name, d in value.items()}
+        key: {name: {"size": d.size, "blake3": d.blake3} for name, d in value.items()}
         if key == "files"
         else value
         for key, value in changes.items()

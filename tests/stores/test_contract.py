@@ -129,8 +129,8 @@ def test_odd_names_come_back_as_written(bucket: Bucket, name: str) -> None:
 
 
 def _a_manifest(path: str, index: int) -> Manifest:
-    sha256 = "9e5a9b6f" * 8
+    blake3 = "9e5a9b6f" * 8
     return Manifest(
         path=path, step=index, world_size=1, attempt=1, fencing_token=1, index=index,
-        files={"model.bin": FileDigest(7, sha256)}, time=100,
+        files={"model.bin": FileDigest(7, blake3)}, time=100,
     )  # fmt: skip

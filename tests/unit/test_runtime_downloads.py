@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from support.checkpoints import put, saved
 from trainingrun_runtime.checkpoints import downloads
 from trainingrun_runtime.checkpoints.downloads import Fetched, Share, share_of
-from trainingrun_runtime.checkpoints.restored_tensors import opened
+from trainingrun_runtime.checkpoints.restored_tensors import TensorsOfFile
 from trainingrun_runtime.store import manifest, restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
@@ -76,20 +76,35 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_files_are_downloaded_verified_and_removed(
-    bucket: Bucket, tmp_path: Path, place: str
+    bucket: Bucket, tmp_path: Path, place: str, ranks: int
 ) -> None:
     found = saved(bucket, tmp_path / "local", step=10)
-    kept = "rank-0/state.pt"
-    fetched = Fetched(bucket, found)
-    assert fetched.fetch(Share([kept], ["empty"])) is None
-    (file,) = [path for path in fetched.folder.rglob("*") if path.is_file()]
-    assert file.read_bytes() == bucket.get(f"{found.path}/{kept}")
-    assert file.is_symlink() == (place == "memory")
-    target = os.path.realpath(file)
+    common = "rank-0/state.pt"
+    fetched = Fetched(bucket, found, ranks=ranks)
+    assert fetched.fetch(Share([], ["empty"], [common])) is None
+    files = [path for path in fetched.folder.rglob("*") if path.is_file()]
+    if place == "memory" and ranks == 1:
+        assert files == [], "nobody else maps it"
+    else:
+        assert [file.is_symlink() for file in files] == [place == "memory"]
+    wanted = bucket.get(f"{found.path}/{common}")
+    bucket.delete([f"{found.path}/{common}"])
+    assert fetched.content(common).open().read() == wanted
+    targets = [os.path.realpath(file) for file in files]
     fetched.close()
     assert not fetched.folder.exists()
-    assert not os.path.exists(target)
+    assert not any(map(os.path.exists, targets))
+
+
+def test_a_file_of_another_size_is_not_copied(bucket: Bucket, tmp_path: Path, place: str) -> None:
+    found = saved(bucket, tmp_path / "local", step=10)
+    name = "rank-0/state.pt"
+    bucket.put(f"{found.path}/{name}", (bucket.get(f"{found.path}/{name}") or b"") + b"more")
+    fetched = Fetched(bucket, found)
+    assert "another content" in (fetched.fetch(Share([name], [])) or "")
+    fetched.close()
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -100,7 +115,7 @@ def test_a_damaged_file_is_named_and_not_kept(bucket: Bucket, tmp_path: Path, ke
     bucket.put(f"{found.path}/{name}", bytes([content[0] ^ 1]) + content[1:])
     fetched = Fetched(bucket, found)
     reason = fetched.fetch(Share([name], []) if kept else Share([], [name]))
-    assert reason == f"{found.path}/{name} has another content than was committed (SHA-256 differs)"
+    assert reason == f"{found.path}/{name} has another content than was committed (BLAKE3 differs)"
     assert not (fetched.folder / name).exists()
     bucket.delete([f"{found.path}/{name}"])
     assert fetched.fetch(Share([], [name])) == f"{found.path}/{name} is missing"
@@ -121,7 +136,7 @@ def newest(bucket: Bucket, tmp_path: Path) -> Manifest:
 
 def first_of_its_pod(bucket: Bucket, newest: Manifest) -> Fetched:
     """Rank 0, which has downloaded what both ranks need."""
-    first = Fetched(bucket, newest)
+    first = Fetched(bucket, newest, ranks=2)
     assert first.fetch(share_of(newest.files, 0, 2, former=2)) is None
     return first
 
@@ -129,18 +144,23 @@ def first_of_its_pod(bucket: Bucket, newest: Manifest) -> Fetched:
 def test_what_one_rank_of_a_pod_has_downloaded_the_others_map(
     bucket: Bucket, newest: Manifest, place: str
 ) -> None:
-    first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
+    first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest, ranks=2)
     share = share_of(newest.files, 1, 2, former=2)
     assert other.fetch(share._replace(common=())) is None
-    assert [path.name for path in other.folder.iterdir()] == ["random-1.pt"]
+    assert [p.name for p in other.folder.iterdir()] == ["random-1.pt"] * (place == "disk")
     bucket.delete(f"{newest.path}/{name}" for name in newest.files)
     other.take_over(first.folder, share.common)
     name = "state-0.safetensors"
-    assert other.path(name).stat().st_ino == first.path(name).stat().st_ino
+    assert (other.folder / name).stat().st_ino == (first.folder / name).stat().st_ino
     first.close()
-    weight = opened(other.path(name)).get_tensor("weight")
+    weight = TensorsOfFile(other.content(name)).tensor("weight")
     weight.zero_()
-    assert opened(other.path(name)).get_tensor("weight").sum() == ONES, "no other rank sees it"
+    again = TensorsOfFile(other.content(name))
+    assert again.tensor("weight").sum() == ONES, "no other rank sees it"
+    again.release("weight")
+    assert TensorsOfFile(other.content(name)).tensor("weight").sum() == ONES
+    with pytest.raises(KeyError):
+        again.tensor("weight")
     other.close()
     assert not other.folder.exists()
 
@@ -151,10 +171,10 @@ def test_what_the_first_rank_no_longer_has_is_downloaded(
     first, other = first_of_its_pod(bucket, newest), Fetched(bucket, newest)
     first.close()
     other.take_over(first.folder, ["session.pt"])
-    assert other.path("session.pt").read_bytes() == b"x" * 100
+    assert other.content("session.pt").open().read() == b"x" * 100
     bucket.put(f"{newest.path}/random-0.pt", b"y" * 100)
     with pytest.raises(DamagedError, match="another content than was committed"):
-        other.path("random-0.pt")
+        other.content("random-0.pt")
     other.close()
 
 
@@ -174,7 +194,8 @@ def test_memory_is_used_where_a_pod_has_enough_for_all_its_ranks(
     monkeypatch.setattr(downloads, "_free_memory", lambda: free)
     fetched = Fetched(bucket, newest, ranks=ranks)
     assert fetched.fetch(share) is None
-    assert {path.is_symlink() for path in fetched.folder.iterdir()} == {in_memory}
+    on_disk = [path.name for path in fetched.folder.iterdir() if not path.is_symlink()]
+    assert sorted(on_disk) == ([] if in_memory else sorted([*share.kept, *share.common]))
     fetched.close()
 
 
@@ -227,7 +248,7 @@ def test_the_header_of_a_file_that_is_not_here_is_read_alone(
         assert whole.startswith(header)
         assert len(header) == 8 + int.from_bytes(whole[:8], "little")
         assert list(fetched.folder.iterdir()) == []
-        fetched.path(name)
+        fetched.content(name)
         assert fetched.header(name) == header
         fetched.close()
 

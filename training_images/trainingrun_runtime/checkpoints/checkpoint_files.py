@@ -2,15 +2,15 @@
 
 Every client with write access to the bucket can add objects to a checkpoint's folder, and Ray
 downloads all objects of a folder: one with the key `…/../../x` is written outside. Each
-file of this filesystem is checked against its size and SHA-256 while it is read.
+file of this filesystem is checked against its size and BLAKE3 digest while it is read.
 """
 
-import hashlib
 from collections.abc import Generator
 from typing import Any
 
 import pyarrow
 import pyarrow.fs
+from blake3 import blake3
 from pyarrow.fs import FileInfo, FileType
 
 from ..store.bucket import Bucket
@@ -33,7 +33,7 @@ class _Verified(Pieces):
     ) -> None:
         super().__init__(pieces)
         self._wanted, self._uri = wanted, uri
-        self._digest = hashlib.sha256()
+        self._digest = blake3()
         self._taken = 0
 
     def taken(self, piece: memoryview) -> None:
@@ -47,7 +47,7 @@ class _Verified(Pieces):
 
     def _check(self, *, at_end: bool) -> None:
         whole = self._taken == self._wanted.size
-        if whole and self._digest.hexdigest() == self._wanted.sha256:
+        if whole and self._digest.hexdigest() == self._wanted.blake3:
             return
         if at_end or whole or self._taken > self._wanted.size:
             raise DamagedError(f"{self._uri} changed while it was restored: it is not as committed")

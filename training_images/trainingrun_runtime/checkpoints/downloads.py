@@ -4,11 +4,15 @@ All ranks together read every file before anything is restored, so a damaged one
 training code sees it. What the ranks of a pod restore is read from the bucket once: files that all
 ranks need are downloaded by one of them, and the others map the same files.
 
-Where the pod has memory for them, they are files of memory (`memfd_create`): a node's disk is often
-slower than the bucket, and the kernel frees them with the last process that has them open.
+Where the pod has memory for them, they are in memory: a node's disk is often slower than the
+bucket. What other ranks map is in files of memory (`memfd_create`), which the kernel frees with the
+last process that has them open; the rest is in this process's own memory, whose large pages take
+half of the time.
 """
 
 import contextlib
+import io
+import mmap
 import os
 import re
 import shutil
@@ -26,7 +30,8 @@ from ..store.bucket import Bucket
 from ..store.manifest import Manifest
 from ..store.storage_errors import DamagedError
 
-if TYPE_CHECKING:  # Ray, which `trainingrun_runtime.results` does without
+if TYPE_CHECKING:  # which `trainingrun_runtime.results` does without
+    import torch
     from ray.train import Checkpoint
 
 STATE_FILE = "session.pt"
@@ -66,7 +71,11 @@ class LocalFiles:
         Raises:
             ValueError: it has none.
         """
-        return _header_of(self.path(name))
+        return self.content(name).header()
+
+    def content(self, name: str) -> "FileContent":
+        """All of one of them."""
+        return FileContent.of_file(self.path(name))
 
 
 class Fetched:
@@ -88,9 +97,10 @@ class Fetched:
     ) -> None:
         self._bucket, self.manifest, self._retry = bucket, manifest, retry
         self._ranks, self._in_memory = ranks, list[BinaryIO]()
+        self._private: dict[str, mmap.mmap] = {}
         self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
-        """Where they are; those in memory by symbolic links."""
+        """Where those are that others may map; those in memory by symbolic links."""
 
     def fetch(self, share: "Share") -> str | None:
         """Download and verify what is not there yet.
@@ -106,13 +116,16 @@ class Fetched:
             if name not in kept:
                 return verification.wrong_content(self._bucket, self.manifest, name)
             target = self.folder / name
-            if target.exists():
+            if target.exists() or name in self._private:
                 return None
-            if fits:
+            if fits and name in shared:
                 return self._read(name, target)
+            if fits:
+                return self._read_private(name)
             return _download(self._bucket, self.manifest, name, target)
 
         kept = {*share.kept, *share.common}
+        shared = share.common if self._ranks > 1 else ()
         own, common = (sum(map(self.size, names)) for names in (share.kept, share.common))
         fits = _MEMORY * (own * self._ranks + common) <= _free_memory()
         # The largest first: then none of them is left over for the end.
@@ -138,17 +151,19 @@ class Fetched:
         """Of all files of the checkpoint."""
         return self.manifest.files
 
-    def path(self, name: str) -> Path:
-        """Where one of them is on this machine; downloaded and verified where it was not.
+    def content(self, name: str) -> "FileContent":
+        """All of one of them; downloaded and verified where it was not.
 
         Raises:
             DamagedError: it is not what was committed.
             StorageError: the store does not answer.
         """
+        if name in self._private:
+            return FileContent(self._private[name], self.size(name))
         target = self.folder / name
         if not target.exists():
             self._retry(lambda: _require(self._bucket, self.manifest, name, target))
-        return target
+        return FileContent.of_file(target)
 
     def size(self, name: str) -> int:
         """Bytes of one of them, as committed."""
@@ -163,9 +178,8 @@ class Fetched:
         """
         from .tensor_files import header_length  # PyTorch
 
-        path = self.folder / name
-        if path.exists():
-            return _header_of(path)
+        if name in self._private or (self.folder / name).exists():
+            return self.content(name).header()
         key, size = f"{self.manifest.path}/{name}", self.size(name)
         first = self._retry(lambda: self._bucket.head(key, min(size, _FIRST)))
         length = header_length(first)
@@ -177,12 +191,33 @@ class Fetched:
         """Remove them; what is mapped stays until it is not."""
         while self._in_memory:
             self._in_memory.pop().close()
+        self._private.clear()
         self._temporary.cleanup()
+
+    def _read_private(self, name: str) -> str | None:
+        import numpy as np  # which the command line does without
+
+        memory = mmap.mmap(-1, max(self.size(name), 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)
+
+        def copy(piece: memoryview, start: int) -> memoryview:
+            # By NumPy, which does not hold Python's lock meanwhile. The piece's own memory is used
+            # again for the next one, as it would not be where it waits for the digest.
+            place = whole[start : start + len(piece)]
+            np.copyto(place, np.frombuffer(piece, np.uint8))
+            return place.data
+
+        why = verification.wrong_content(self._bucket, self.manifest, name, copy)
+        if why is None:
+            self._private[name] = memory
+        return why
 
     def _read(self, name: str, target: Path) -> str | None:
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(open(os.memfd_create(target.name), "w+b"))
-            why = verification.wrong_content(self._bucket, self.manifest, name, file)
+            why = _wrong_copy(self._bucket, self.manifest, name, file)
             if why is None:
                 opened.pop_all()
                 self._keep(file, target)
@@ -193,6 +228,67 @@ class Fetched:
         self._in_memory.append(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+
+
+class FileContent:
+    """All bytes of a file, in memory or mapped; a change is seen by nobody else.
+
+    Args:
+        memory: of this process; what is changed in it changes no file.
+        size: bytes of the file.
+    """
+
+    def __init__(self, memory: mmap.mmap, size: int) -> None:
+        self._memory, self.size = memory, size
+
+    @classmethod
+    def of_file(cls, path: Path) -> "FileContent":
+        """Of a file on this machine."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            # An empty one cannot be mapped.
+            of = file.fileno() if size else -1
+            return cls(mmap.mmap(of, max(size, 1), access=mmap.ACCESS_COPY), size)
+
+    def header(self) -> bytes:
+        """The header of a file of tensors.
+
+        Raises:
+            ValueError: it has none.
+        """
+        from .tensor_files import header_length  # PyTorch
+
+        length = header_length(self._memory[: min(self.size, 8)])
+        if length > self.size:
+            raise ValueError("it ends within its header")
+        return self._memory[:length]
+
+    def bytes_of(self, begin: int, end: int) -> "torch.Tensor":
+        """Some of the bytes, not copied, as a tensor that keeps all of them.
+
+        Raises:
+            ValueError: there are not so many.
+        """
+        import torch
+
+        if not 0 <= begin <= end <= self.size:
+            raise ValueError(f"it has {self.size} bytes, and none from {begin} to {end}")
+        if begin == end:  # of which PyTorch makes no tensor
+            return torch.empty(0, dtype=torch.uint8)
+        return torch.frombuffer(self._memory, dtype=torch.uint8, count=end - begin, offset=begin)
+
+    def open(self) -> BinaryIO:
+        """A file with a copy of the bytes."""
+        return io.BytesIO(self._memory[: self.size])
+
+    def release(self, begin: int, end: int) -> None:
+        """Give back the memory of bytes that are read no more."""
+        begin, end = (
+            -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
+            end // mmap.PAGESIZE * mmap.PAGESIZE,
+        )
+        if begin < end:
+            self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 RestoredFiles = LocalFiles | Fetched
@@ -242,10 +338,26 @@ def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> st
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     with part.open("wb") as file:
-        why = verification.wrong_content(bucket, manifest, name, file)
+        size = manifest.files[name].size
+        if size and hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is found before the download
+        why = _wrong_copy(bucket, manifest, name, file)
     if why is None:
         part.rename(target)
     return why
+
+
+def _wrong_copy(bucket: Bucket, manifest: Manifest, name: str, file: BinaryIO) -> str | None:
+    """As `verification.wrong_content`; the file gets the content too."""
+
+    def copy(piece: memoryview, start: int) -> memoryview:
+        rest = piece
+        while rest:
+            count = os.pwrite(file.fileno(), rest, start)
+            rest, start = rest[count:], start + count
+        return piece
+
+    return verification.wrong_content(bucket, manifest, name, copy)
 
 
 def _require(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> None:
@@ -261,13 +373,6 @@ def _free_memory() -> float:
     used, limit = rank_measures.read_memory()
     free = psutil.virtual_memory().available
     return float(free if limit is None else min(free, limit - used))
-
-
-def _header_of(path: Path) -> bytes:
-    from .tensor_files import header_of  # PyTorch
-
-    with path.open("rb") as file:
-        return header_of(file)
 
 
 def _umask() -> int:

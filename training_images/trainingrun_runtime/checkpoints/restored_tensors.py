@@ -6,6 +6,7 @@ from: the reader takes all that it needs from the headers of the files, and no r
 one. Both come from a bucket, so what they say is compared before anything is copied.
 """
 
+import json
 import math
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from torch.optim.optimizer import Optimizer
 from ..error_text import first_line
 from ..store.storage_errors import StorageError
 from . import tensor_files
-from .downloads import RestoredFiles
+from .downloads import FileContent, RestoredFiles
 from .encoding import NotSavable, encode
 from .sharded_state import (
     Description,
@@ -83,9 +84,8 @@ def filled(
                 return value
             said = _said(place, value)
             if said.file is not None and not is_sharded(target):
-                found = whole.read(place, said)
                 # A model copies it into its own tensors, others may keep it, and with it the file.
-                return found if isinstance(thing, torch.nn.Module) else found.clone()
+                return whole.read(place, said, kept=not isinstance(thing, torch.nn.Module))
             _require_new(said, targets)
             targets[said.key] = _target(place, said, target)
             return targets[said.key].tensor
@@ -181,22 +181,32 @@ def _new(value: Any, parameter: torch.Tensor) -> torch.Tensor:
 
 
 class _WholeTensors:
-    """Tensors that are whole in one file: not in memory until they are read, and keep the file.
+    """Tensors that are whole in one file, which they keep unless they are copied.
 
     Whoever changes them has a copy of its own: several ranks may map one file.
     """
 
     def __init__(self, files: RestoredFiles) -> None:
-        self._files, self._opened = files, dict[str, Any]()
+        self._files, self._opened = files, dict[str, TensorsOfFile]()
 
-    def read(self, place: str, said: Description) -> torch.Tensor:
+    def read(self, place: str, said: Description, *, kept: bool) -> torch.Tensor:
         """A tensor.
+
+        Args:
+            place: in the saved states.
+            said: what the states say of it.
+            kept: whether it is needed longer than the file.
 
         Raises:
             DamagedFiles: it is not in the file that should have it, or is another one.
         """
         self.require(place, said)
-        found: torch.Tensor = self._opened[str(said.file)].get_tensor(said.key)
+        name = str(said.file)
+        with readable(f"{place} in {name}"):
+            found = self._opened[name].tensor(said.key)
+            if kept:
+                found = found.clone()
+                self._opened[name].release(said.key)
         return found if said.order is None else _in_order(found, said.order)
 
     def require(self, place: str, said: Description) -> None:
@@ -211,12 +221,61 @@ class _WholeTensors:
                 raise DamagedFiles(
                     f"the checkpoint lacks {name}, with {place}; it was not written whole"
                 )
-            self._opened[name] = opened(self._files.path(name))
+            content = self._files.content(name)
+            with readable(name):
+                self._opened[name] = TensorsOfFile(content)
         with readable(f"{place} in {name}"):
-            found = self._opened[name].get_slice(said.key)
-            shape, dtype = tuple(found.get_shape()), tensor_files.TYPES.get(found.get_dtype())
+            dtype, shape = self._opened[name].described(said.key)
         if shape != said.shape or dtype is not said.dtype:
             raise DamagedFiles(f"{name} does not hold {place} as the checkpoint's state says")
+
+
+class TensorsOfFile:
+    """The tensors of one file, not copied.
+
+    Args:
+        content: of the file.
+
+    Raises:
+        Exception: it has no header, or one that the format's own reader refuses.
+    """
+
+    def __init__(self, content: FileContent) -> None:
+        self._content = content
+        header = content.header()
+        with tempfile.NamedTemporaryFile(prefix="header-") as file:
+            file.write(header)
+            file.truncate(content.size)  # with a hole where the tensors are
+            safe_open(file.name, framework="pt")
+        self._begin, self._entries = len(header), json.loads(header[8:])
+
+    def described(self, key: str) -> tuple[torch.dtype | None, tuple[int, ...]]:
+        """Type and shape of a tensor; None: a type that PyTorch does not have.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        entry = self._entries[key]
+        return tensor_files.TYPES.get(entry["dtype"]), tuple(entry["shape"])
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """A tensor, which keeps the file.
+
+        Raises:
+            KeyError: there is none of this name, or it was released.
+        """
+        dtype, shape = self.described(key)
+        begin, end = self._place(key)
+        return self._content.bytes_of(begin, end).view(dtype).view(shape)
+
+    def release(self, key: str) -> None:
+        """Give back the memory of a tensor, which cannot be read any more."""
+        self._content.release(*self._place(key))
+        del self._entries[key]
+
+    def _place(self, key: str) -> tuple[int, int]:
+        begin, end = self._entries[key]["data_offsets"]
+        return self._begin + begin, self._begin + end
 
 
 class _Described(NamedTuple):
@@ -255,29 +314,40 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
     described = {key: _Described(place, said) for key, (place, said, _) in targets.items()}
-    reader, saved, headers = _saved_parts(described, files)
+    saved, headers = _saved_parts(described, files)
     wanted = {key: t.tensor for key, t in targets.items() if key in saved.state_dict_metadata}
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(wanted, saved, is_coordinator=False)
-    reader.set_up_storage_reader(saved, is_coordinator=False)
-    plan = planner.create_local_plan()
-    for item in plan.items:
-        stored = saved.storage_data[item.storage_index]
-        name = Path(stored.relative_path).name
-        path = files.path(name)
-        with readable(name), path.open("rb") as whole:
-            header = tensor_files.header_of(whole)
-        if header != headers[name]:
-            raise DamagedFiles(f"{name} was changed while it was restored")
-        stored.relative_path = str(path)
-    with torch.no_grad(), readable("a file of the checkpoint's tensors"):
-        reader.read_data(plan, planner)
+    items = dict[tuple[str, str], list[Any]]()
+    for item in planner.create_local_plan().items:
+        name = Path(saved.storage_data[item.storage_index].relative_path).name
+        items.setdefault((name, item.storage_index.fqn), []).append(item)
+    opened = dict[str, TensorsOfFile]()
+    for (name, key), wanted_parts in items.items():
+        if name not in opened:
+            content = files.content(name)
+            with readable(name):
+                opened[name] = TensorsOfFile(content)
+                if content.header() != headers[name]:
+                    raise DamagedFiles(f"{name} was changed while it was restored")
+        with torch.no_grad(), readable(f"{key} in {name}"):
+            saved_part = opened[name].tensor(key)
+            for item in wanted_parts:
+                begins_and_lengths = zip(item.storage_offsets, item.lengths, strict=True)
+                part = saved_part[tuple(slice(b, b + n) for b, n in begins_and_lengths)]
+                target = planner.resolve_tensor(item).detach()
+                if target.shape != part.shape:  # `copy_` would repeat what is there
+                    raise DamagedFiles(f"{key} in {name} has another shape than its header says")
+                target.copy_(part)
+                planner.commit_tensor(item, target)
+            del saved_part, part
+            opened[name].release(key)
 
 
 def _saved_parts(
     described: Mapping[str, _Described], files: RestoredFiles
-) -> tuple[Any, Any, Mapping[str, bytes]]:
-    """What PyTorch reads parts with, what it knows of them, and the headers of their files.
+) -> tuple[Any, Mapping[str, bytes]]:
+    """What PyTorch knows of the parts, and the headers of their files.
 
     Args:
         described: by the tensors' names in the files.
@@ -319,7 +389,7 @@ def _saved_parts(
         if part is not None and stored.dtype is not part.said.dtype:
             name = Path(stored.relative_path).name
             raise DamagedFiles(f"{name} has a part of {part.place} of type {stored.dtype}")
-    return reader, saved, headers
+    return saved, headers
 
 
 def require_whole(place: str, shape: tuple[int, ...], parts: Iterable[Any]) -> None:
@@ -362,16 +432,6 @@ def require_whole(place: str, shape: tuple[int, ...], parts: Iterable[Any]) -> N
         raise DamagedFiles(f"a part of {place}, of shape {shape}, is missing in the checkpoint")
     if bool((covered > 1).any()):
         raise DamagedFiles(f"a part of {place}, of shape {shape}, is there twice")
-
-
-def opened(path: Path) -> Any:
-    """A file of tensors, mapped.
-
-    Raises:
-        DamagedFiles: it cannot be read.
-    """
-    with readable(path.name):
-        return safe_open(str(path), framework="pt")
 
 
 @contextmanager

@@ -381,9 +381,9 @@ def _small(files: RestoredFiles, name: str) -> Any:
     Raises:
         DamagedFiles: it cannot be read.
     """
-    path = files.path(name)
+    content = files.content(name)
     with readable(name):
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(content.open(), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
             raise ValueError("it holds what no session writes") from error

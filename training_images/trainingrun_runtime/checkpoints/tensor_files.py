@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -156,20 +156,6 @@ def file_name(kind: str, rank: int) -> str:
 def is_tensor_file(name: str) -> bool:
     """Whether a session has written a file of this name; others in the folder are left alone."""
     return _NAME.fullmatch(name) is not None
-
-
-def header_of(file: BinaryIO) -> bytes:
-    """The file's first bytes: the header and its length.
-
-    Raises:
-        ValueError: it is too short, or the header longer than one may be.
-    """
-    first = file.read(_LENGTH.size)
-    length = header_length(first) - len(first)
-    text = file.read(length)
-    if len(text) < length:
-        raise ValueError("it ends within its header")
-    return first + text
 
 
 def header_length(first: bytes) -> int:

@@ -4,19 +4,19 @@ They are digested meanwhile, and no copy is on a disk: the pages of a file that 
 take more CPU time from training than all the rest of a save.
 """
 
-import hashlib
 import io
 import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from blake3 import blake3
 from ray.train import Checkpoint
 
 from ..ray_internals import training
@@ -30,8 +30,10 @@ from .encoding import tensors
 from .tensor_files import TensorFile
 
 _PIECE = 2**18
-"""Bytes that are digested and copied at once: between two pieces a thread that trains may have to
-wait for Python's lock."""
+"""Bytes that are copied at once: between two pieces a thread that trains may have to wait for
+Python's lock. What is longer is sent from where it is."""
+_LONGEST = 2**23
+"""Bytes that are digested and sent at once."""
 
 
 class CheckpointUpload:
@@ -145,13 +147,33 @@ def write(bucket: Bucket, key: str, content: Any) -> FileDigest:
     with bucket.writing(key, size) as append:
         file = _DigestedFile(append)
         if isinstance(content, TensorFile):
-            # Together: most tensors of a model's head, and of an optimizer's steps, are small.
-            with io.BufferedWriter(file, _PIECE) as together:
-                for piece in content.content():
-                    together.write(piece)
+            for piece in _together(content.content()):
+                file.append(piece)
         else:
             _save(content, file)
     return file.digest()
+
+
+def _together(content: Iterable[Any]) -> Iterator[memoryview]:
+    """The same bytes in pieces of at most `_LONGEST` bytes; short ones are put together.
+
+    Most tensors of a model's head, and of an optimizer's steps, are small.
+    """
+    short, size = list[memoryview](), 0
+    for each in content:
+        whole = memoryview(each)
+        for start in range(0, len(whole), _LONGEST):
+            piece = whole[start : start + _LONGEST]
+            if short and size + len(piece) > _PIECE:
+                yield memoryview(b"".join(short))
+                short, size = [], 0
+            if len(piece) > _PIECE:
+                yield piece
+            else:
+                short.append(piece)
+                size += len(piece)
+    if short:
+        yield memoryview(b"".join(short))
 
 
 class _DigestedFile(io.RawIOBase):
@@ -159,7 +181,7 @@ class _DigestedFile(io.RawIOBase):
 
     def __init__(self, append: Callable[[memoryview], object]) -> None:
         self._append = append
-        self._sha256, self._size = hashlib.sha256(), 0
+        self._digest, self._size = blake3(), 0
         self.error: Exception | None = None
         """Why a `write` has failed; what is written later is left out."""
 
@@ -171,19 +193,22 @@ class _DigestedFile(io.RawIOBase):
         for start in range(0, len(whole), _PIECE) if self.error is None else ():
             # A copy: who calls has other content in this memory soon, and the store's client
             # sends it later.
-            piece = _copied(whole[start : start + _PIECE])
-            self._sha256.update(piece)
             try:
-                self._append(piece)
+                self.append(_copied(whole[start : start + _PIECE]))
             except Exception as error:
                 self.error = error
                 raise
-        self._size += len(whole)
         return len(whole)
+
+    def append(self, piece: memoryview) -> None:
+        """Write what nobody changes until all is sent."""
+        self._digest.update(piece)
+        self._append(piece)
+        self._size += len(piece)
 
     def digest(self) -> FileDigest:
         """Of all that was written."""
-        return FileDigest(self._size, self._sha256.hexdigest())
+        return FileDigest(self._size, self._digest.hexdigest())
 
 
 def _copied(content: memoryview) -> memoryview:

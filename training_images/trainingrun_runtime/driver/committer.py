@@ -5,7 +5,6 @@ the workers; so it adds each upload to the coordinator's queue, which this threa
 uploaded checkpoint stays in the queue until it is committed or abandoned.
 """
 
-import hashlib
 import json
 import logging
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 import ray
+from blake3 import blake3
 
 from trainingrun_protocol.contract import RunContract
 
@@ -238,8 +238,8 @@ def digests(
 
 
 def _digest(bucket: Bucket, key: str) -> FileDigest:
-    size, sha256 = 0, hashlib.sha256()
+    size, digest = 0, blake3()
     for piece in bucket.stream(key):
         size += len(piece)
-        sha256.update(piece)
-    return FileDigest(size, sha256.hexdigest())
+        digest.update(piece)
+    return FileDigest(size, digest.hexdigest())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -287,32 +287,34 @@ class Bucket:
             return
         self.delete(entry.key for entry in self.list(prefix))
 
-    def stream(self, key: str, copy: BinaryIO | None = None) -> Generator[memoryview, None, None]:
+    def stream(
+        self,
+        key: str,
+        copy: Callable[[memoryview, int], memoryview] | None = None,
+        size: int | None = None,
+    ) -> Generator[memoryview, None, None]:
         """The object's content in pieces, in order; for objects too large for `get`.
 
         Args:
             key: Of the object.
-            copy: An open file that gets the content too. Close the iterator before the file.
+            size: Its bytes; default: the store is asked.
+            copy: Gets each piece and where it begins, in no order and from several threads; what it
+                returns is yielded instead. It is called no more once the iterator is closed.
 
         Raises:
             AbsentError: There is no such object.
         """
-        size = self.size(key)
-        if size is None:
+        end = self.size(key) if size is None else size
+        if end is None:
             raise AbsentError(f"there is no {self.uri(key)}")
-        starts = iter(range(0, size, _RANGE))
+        starts = iter(range(0, end, _RANGE))
 
         def read(start: int) -> memoryview:
-            piece = self.read(key, start, min(start + _RANGE, size))
-            if copy is not None:
-                _write_at(copy, piece, start)
-            return piece
+            piece = self.read(key, start, min(start + _RANGE, end))
+            return piece if copy is None else copy(piece, start)
 
         with ThreadPoolExecutor(_AHEAD) as pool:
             under_way = deque(pool.submit(read, start) for start in islice(starts, _AHEAD))
-            if copy is not None and size and hasattr(os, "posix_fallocate"):
-                # During the first reads: that takes time in memory, and a full disk is found early.
-                os.posix_fallocate(copy.fileno(), 0, size)
             while under_way:
                 yield under_way.popleft().result()
                 under_way.extend(pool.submit(read, start) for start in islice(starts, 1))
@@ -365,12 +367,6 @@ class Bucket:
         object.__setattr__(self, "store", store)
         for client in ("_reads", "_writes", "_single_deletes"):
             self.__dict__.pop(client, None)
-
-
-def _write_at(file: BinaryIO, content: memoryview, start: int) -> None:
-    while content:
-        count = os.pwrite(file.fileno(), content, start)
-        content, start = content[count:], start + count
 
 
 def _is_marker(entry: Entry, entries: list[Entry]) -> bool:

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder of files that several machines upload concurrently; the folder does not
 show whether it is complete. The manifest is written after the last file and lists every file with
-its size and SHA-256; a folder without a manifest is not a checkpoint.
+its size and BLAKE3 digest; a folder without a manifest is not a checkpoint.
 
 A manifest is written once, and an evaluation may end later. What that reports is an object of its
 own, `metrics/<manifest>/<fencing token>.json`. The fencing token is that of the driver that wrote
@@ -10,13 +10,13 @@ it, which may be a later one than the manifest's: an evaluation is done again af
 several, the one with the highest token counts.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from blake3 import blake3
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
@@ -66,15 +66,19 @@ class FileDigest:
 
     size: int
     """Bytes."""
-    sha256: str
-    """SHA-256 of the content, as 64 hexadecimal digits."""
+    blake3: str
+    """BLAKE3 of the content, as 64 hexadecimal digits, as `b3sum` prints it.
+
+    Not SHA-256: a rank's checkpoint is digested by one core at 6 GB/s instead of 1.8 with the CPU's
+    own instructions for SHA-256, and of 0.5 without, as in the hosts of most A100s.
+    """
 
 
 class Manifest(Wire):
     """A committed checkpoint."""
 
-    version: Literal[1] = 1
-    """Of this format. A newer one is not understood and its checkpoint is skipped."""
+    version: Literal[2] = 2
+    """Of this format. Another one is not understood and its checkpoint is skipped."""
     path: CheckpointPath
     """The checkpoint's folder, relative to the run's; below `checkpoints/`."""
     step: int
@@ -160,13 +164,13 @@ def digest_folder(path: str | Path) -> dict[str, FileDigest]:
     for file in sorted(root.rglob("*")):
         if file.is_file():
             found[file.relative_to(root).as_posix()] = FileDigest(
-                file.stat().st_size, _sha256(file)
+                file.stat().st_size, _digest(file)
             )
     return found
 
 
-def _sha256(file: Path) -> str:
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(_PIECE))
+def _digest(file: Path) -> str:
+    digest, buffer = blake3(), memoryview(bytearray(_PIECE))
     with file.open("rb", buffering=0) as content:
         while count := content.readinto(buffer):
             digest.update(buffer[:count])

@@ -1,12 +1,13 @@
 """Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from types import MappingProxyType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
+
+from blake3 import blake3
 
 from .bucket import Bucket
 from .manifest import FOLDER, Manifest, read_all
@@ -40,7 +41,7 @@ def newest_intact(
     Args:
         bucket: A run's folder.
         step: Only checkpoints of this step count; default: any.
-        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
+        deep: Also read every file and compare its BLAKE3 digest; otherwise existence and size only.
         refused: By the URI of a manifest, why its checkpoint is not intact, as far as it is known.
 
     A run that trains meanwhile may delete each checkpoint that was found, once it has a newer one:
@@ -91,7 +92,7 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
     Args:
         bucket: The run's folder.
         manifest: What they must be.
-        deep: Also read every file and compare its SHA-256; otherwise existence and size only.
+        deep: Also read every file and compare its BLAKE3 digest; otherwise existence and size only.
 
     Returns:
         None if it is intact, else a sentence that names the first wrong file.
@@ -125,32 +126,31 @@ def wrong_content(
     bucket: Bucket,
     manifest: Manifest,
     name: str,
-    copy: BinaryIO | None = None,
+    copy: Callable[[memoryview, int], memoryview] | None = None,
 ) -> str | None:
-    """Read a file of a checkpoint and compare its SHA-256.
+    """Read a file of a checkpoint and compare its BLAKE3 digest.
 
     Args:
         bucket: The run's folder.
         manifest: What it must be.
         name: Of the file.
-        copy: An open file that gets the content too, intact or not.
+        copy: Gets the content too, as for `Bucket.stream`: as many bytes as there must be, or
+            fewer, intact or not.
 
     Returns:
         None if it is intact, else a sentence.
     """
-    key, wanted = f"{manifest.path}/{name}", manifest.files[name].sha256
+    key, wanted = f"{manifest.path}/{name}", manifest.files[name]
+    size, digest = bucket.size(key), blake3()
     try:
-        found = _digest(bucket, key, copy)
+        if size == wanted.size:
+            with closing(bucket.stream(key, copy, size)) as pieces:
+                for piece in pieces:
+                    digest.update(piece)
     except AbsentError:
+        size = None
+    if size is None:
         return f"{key} is missing"
-    if found == wanted:
+    if size == wanted.size and digest.hexdigest() == wanted.blake3:
         return None
-    return f"{key} has another content than was committed (SHA-256 differs)"
-
-
-def _digest(bucket: Bucket, key: str, copy: BinaryIO | None) -> str:
-    digest = hashlib.sha256()
-    with closing(bucket.stream(key, copy)) as pieces:
-        for piece in pieces:
-            digest.update(piece)
-    return digest.hexdigest()
+    return f"{key} has another content than was committed (BLAKE3 differs)"
