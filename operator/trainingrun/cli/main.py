@@ -22,6 +22,7 @@ from . import (
     pod_commands,
     report_command,
     result_commands,
+    trace_command,
     yaml_text,
 )
 from .common import File, seconds, wide_console
@@ -157,6 +158,7 @@ cost_command.add_to(app)
 pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)
+trace_command.add_to(app)
 installation.add_to(app)
 doctor.add_to(app)
 log_command.add_to(app)

@@ -41,21 +41,26 @@ def report(
         place = place_in(source, name, trial, endpoint)
         own_name, text = run_page.of(place)
         target = to or Path(f"{own_name}-{now:%Y%m%dT%H%M%SZ}.html")
-        _write(target, text.encode())
+        write_new(target, text.encode())
         typer.echo(f"{target} written")
         return
     if "://" in name or isinstance(source, ThisMachine) or trial:
         raise CliError("an archive is of a run in the cluster; --html writes a page of a folder")
     content, not_read = support_archive.collect(source.kube, source.run(name), endpoint, now)
     target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
-    _write(target, content)
+    write_new(target, content)
     for sentence in not_read:
         typer.echo(f"not read: {sentence}", err=True)
     typer.echo(f"{target} written; read it before you pass it on")
 
 
-def _write(target: Path, content: bytes) -> None:
+def write_new(target: Path, content: bytes, option: str = "--to") -> None:
     """Write a file that is the caller's alone, and only where there is none.
+
+    Args:
+        target: The file.
+        content: All of it.
+        option: The one that names another file.
 
     Raises:
         CliError: It cannot be written; what was begun is deleted.
@@ -63,7 +68,7 @@ def _write(target: Path, content: bytes) -> None:
     try:
         opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise CliError(f"{target} is there already; name another file with --to") from None
+        raise CliError(f"{target} is there already; name another file with {option}") from None
     except OSError as error:
         raise CliError(f"{target} cannot be written: {error.strerror}") from None
     try:

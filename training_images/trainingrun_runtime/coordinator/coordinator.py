@@ -46,6 +46,7 @@ from .inbox import Inbox
 from .ranks import Ranks, RestoreSearch, Survivors
 from .run_progress import RunProgress, StoreErrors, TrialRating
 from .standby import Preparation, Standby
+from .start_times import StartTimes
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ class Coordinator:
         if checkpoint is not None:
             accounting.committed(checkpoint)
         self._progress = RunProgress(contract, accounting)
+        last_step = lost.step_time if lost is not None else None
+        self._starts = StartTimes(contract.attempt, fencing_token, last_step)
         self._ranks, self._restore = Ranks(others_wait=bool(contract.standby)), RestoreSearch()
         self._standby = Standby() if contract.standby else None
         self._checkpoints, self._rows = Checkpoints(), Inbox()
@@ -173,6 +176,12 @@ class Coordinator:
     hung = _of(lambda self: self._hangs, Hangs.hung)
     stuck = _of(lambda self: self._hangs, Hangs.stuck)
 
+    driver_times = _of(lambda self: self._starts, StartTimes.driver_times)
+    group_asked = _of(lambda self: self._starts, StartTimes.group_asked)
+    group_times = _of(lambda self: self._starts, StartTimes.group_times)
+    start_times = _of(lambda self: self._starts, StartTimes.rank_times)
+    start_traces = _of(lambda self: self._starts, StartTimes.changed_after)
+
     add_rows = _of(lambda self: self._rows, Inbox.add_rows)
     rows = _of(lambda self: self._rows, Inbox.rows)
     storage = _of(lambda self: self._store, StoreErrors.storage)
@@ -220,6 +229,7 @@ class Coordinator:
         """
         group = self._progress.group_started(world_size, resumed_step, skipped, restored_from)
         self._ranks.begin(group, world_size)
+        self._starts.group_began(group, world_size, resumed_step)
         if self._standby is not None:
             self._standby.begin(self._ranks.ray_nodes(), time.monotonic())
         self._checkpoints.begin(group, resumed_step)
@@ -243,6 +253,7 @@ class Coordinator:
         own = printable_metrics(metrics, self._needed)
         group = self._progress.reported(step, own)
         if group is not None:
+            self._starts.group_times({"reported": time.time()})
             self._rating.rate_by(step, metrics)
             self._rows.add_rows(group, [Row(step, time.time(), own)])
 
@@ -322,6 +333,9 @@ class Coordinator:
         self._progress.disrupted(kind, message, self._ranks.of_first(ranks), facts)
 
     def _group_ended(self) -> None:
+        known = self._progress.has_session  # else reports tell when, and not steps
+        last_step = self._progress.loss_history().step_time if known else None
+        self._starts.group_ended(time.time(), last_step)
         self._hangs.group_ended()
         self._ranks.forget_processes()
 
@@ -331,6 +345,7 @@ class Coordinator:
 
     def saved_alone(self, upload: UploadedCheckpoint, ranks: tuple[int, ...]) -> None:
         """Ray's controller: these ranks have saved the last step after another one was lost."""
+        self._starts.saved(time.time())
         metrics = {**self._progress.saved_alone(upload.step, ranks), **upload.metrics}
         self._rows.complete(upload.rows, upload.step)  # what rank 0 had not sent
         self._checkpoints.uploaded(replace(upload, metrics=metrics, rows=()))

@@ -2,10 +2,11 @@
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,14 @@ from ..error_text import first_line, in_words, text_of
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
-from ..store import last_progress, manifest, retention, run_result
+from ..store import (
+    last_progress,
+    loss_documents,
+    manifest,
+    retention,
+    run_result,
+    start_traces,
+)
 from ..store.lease import Lease, Superseded
 from ..store.manifest import Manifest
 from ..store.metrics_writer import ReportWriter
@@ -42,7 +50,7 @@ from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import run_page, script
 from .background import Background, keep_lease, keep_progress, watch_suspend_request
 from .committer import Committer
-from .loss_writer import LossWriter
+from .document_writer import DocumentWriter
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +102,17 @@ def _traceback(error: BaseException) -> str:
 
 
 class Attempt:
-    """One attempt to train a run or a trial of a sweep, from the lease to the exit code."""
+    """One attempt to train a run or a trial of a sweep, from the lease to the exit code.
+
+    Args:
+        contract: the operator's settings of this attempt.
+        lease: this driver's.
+        started: Unix time at which the driver started.
+        documents: the final documents.
+        committed: the run's checkpoints.
+        imports: of what `fit()` needs.
+        times: when this process was where; see `store.start_traces.DRIVER_MARKS`.
+    """
 
     def __init__(
         self,
@@ -104,6 +122,7 @@ class Attempt:
         documents: Documents,
         committed: list[Manifest],
         imports: BackgroundImports,
+        times: Mapping[str, float] | None = None,
     ) -> None:
         self._documents, self._imports = documents, imports
         self._contract, self._lease, self._bucket = contract, lease, lease.bucket
@@ -122,7 +141,15 @@ class Attempt:
             lease.history,
             lease.lost,
         )
-        self._loss_writer = LossWriter(self._coordinator, self._bucket)
+        if times:
+            pod = os.environ.get("POD_NAME", "")
+            self._coordinator.driver_times.remote(times, pod, os.getpid())
+        self._loss_writer = DocumentWriter(
+            self._coordinator.losses.remote, partial(loss_documents.write, self._bucket)
+        )
+        self._trace_writer = DocumentWriter(
+            self._coordinator.start_traces.remote, partial(start_traces.write, self._bucket)
+        )
         self._retry = StorageRetry(report_to(self._coordinator, "driver"))
         reports = ReportWriter(self._bucket, lease.fencing_token, contract.attempt, self._rows)
         self._background = Background()
@@ -142,6 +169,7 @@ class Attempt:
             suspend=partial(watch_suspend_request, suspend),
             committer=self._committer.run,
             losses=self._loss_writer.run,
+            traces=self._trace_writer.run,
             hangs=self._watch_for_hangs,
             progress=partial(keep_progress, self._keep_progress),
         )
@@ -160,6 +188,7 @@ class Attempt:
             self._watcher.stop()
             self._background.join()
             self._loss_writer.write()
+            self._trace_writer.write()
 
     def _watch_for_hangs(self, ended: threading.Event) -> None:
         from ..hangs.hang_watch import HangWatch  # Ray Train, for which no start waits

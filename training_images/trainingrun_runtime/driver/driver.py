@@ -16,6 +16,7 @@ from trainingrun_protocol.progress import Failure, RunState
 from .. import stacks
 from ..output import announced
 from ..progress.document import Documents
+from ..progress.process_start import process_began
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
 from ..store.bucket_check import check
@@ -51,6 +52,7 @@ def main(start_sweep: StartSweep) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     stacks.log_on_signal()
     started = time.time()
+    times = {"process": process_began(started), "main": started}
     contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
     # Requirements may replace what is imported, so that it is not imported before them.
     imports = None if contract.requirements else start_imports()
@@ -72,6 +74,7 @@ def main(start_sweep: StartSweep) -> int:
             return DONE_EXIT_CODE
         holder = os.environ.get("POD_NAME", "")
         lease = taken = retry(lambda: Lease.take(bucket, contract.attempt, holder, started))
+        times["lease"] = time.time()
         done = retry(lambda: run_result.adopt(taken))
         if done is not None:
             final.succeeded(done)
@@ -87,10 +90,11 @@ def main(start_sweep: StartSweep) -> int:
         run_settings.write(lease, contract)
         imports = imports or start_imports()
         _connect(code)
+        times["connected"] = time.time()
         if contract.sweep is not None:
             attempt = start_sweep(contract, contract.sweep, lease, started, final)
         else:
-            attempt = Attempt(contract, lease, started, final, committed, imports)
+            attempt = Attempt(contract, lease, started, final, committed, imports, times)
         return attempt.run()
     except Superseded as error:
         log.error("%s", error)

@@ -1,5 +1,6 @@
 """Passes `ray.train.report` from Ray's controller on to the coordinator."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -42,6 +43,16 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """A worker group begins, at the step of the checkpoint that it will restore."""
         self._steps.group_begins()
+        self._coordinator.group_asked.remote(time.time())
+
+    def before_init_train_context(self, *_workers: Any) -> dict[str, list[Any]]:
+        """Its processes are there."""
+        self._coordinator.group_times.remote({"created": time.time()})
+        return {}
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """Its backend is set up, such as the process group, and no function is called yet."""
+        self._coordinator.group_times.remote({"connected": time.time()})
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Every rank has reported; with a checkpoint, all of it is uploaded."""

@@ -7,6 +7,7 @@ and of the metrics those that came with a checkpoint.
 import copy
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -135,6 +136,7 @@ class Trainers:
 
     def _prepare(self, trainer: Any) -> None:
         """Configure a script's trainer as `fit_function` does its own."""
+        self._coordinator.driver_times.remote({"fit": time.time()})
         if isinstance(trainer.train_loop_per_worker, TrainingFunction):
             return
         kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)

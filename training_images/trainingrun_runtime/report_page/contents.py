@@ -18,12 +18,12 @@ from trainingrun_protocol.progress import (
 
 from ..store.last_progress import Driver
 from ..store.run_settings import RunSettings
-from . import charts
+from . import charts, traces
 from .charts import Label, Mark, Span
 from .folder import LastLines, RunFolder
-from .history import Event, attempts_of, events_of, losses_of, unix_time
+from .history import Event, attempts_of, events_of, losses_of
 from .spending import Cause, causes_of, cost_of
-from .timeline import AttemptRow, Loss, clock, duration, timeline_of
+from .timeline import AttemptRow, Loss, clock, duration, timeline_of, unix_time
 
 MOST_ROWS = 100
 """Rows of a table: of more, the newest are shown."""
@@ -54,6 +54,16 @@ class CheckpointRow(NamedTuple):
     attempt: int
     note: str
     metrics: str
+
+
+class TraceTable(NamedTuple):
+    """Where the time of one start went."""
+
+    title: str
+    longest: str
+    rows: list[traces.Row]
+    seconds: float
+    """From its begin to the end of the last phase; more than 0."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,7 @@ class Contents:
     attempts: list[AttemptRow] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     events_left_out: int = 0
+    traces: list[TraceTable] = field(default_factory=list)
     ranks: list[RankRow] = field(default_factory=list)
     ranks_time: float | None = None
     slow_rank: int | None = None
@@ -182,6 +193,7 @@ def of(
         attempts=attempts[-MOST_ROWS:],
         events=events[-MOST_ROWS:],
         events_left_out=len(events[:-MOST_ROWS]),
+        traces=_traces(folder, run),
         ranks=ranks,
         ranks_time=ranks_time,
         slow_rank=slowest.rank if slowest is not None and _is_slow(slowest) else None,
@@ -298,6 +310,17 @@ def _steps(status: Mapping[str, Any], newest: Progress | None) -> tuple[int | No
     if "step" in progress:
         return progress["step"], progress.get("totalSteps")
     return (newest.step, newest.total_steps) if newest is not None else (None, None)
+
+
+def _traces(folder: RunFolder, run: Mapping[str, Any] | None) -> list[TraceTable]:
+    """The latest start and the latest recovery."""
+    shown = []
+    for found in traces.latest(traces.of(folder.starts, traces.began_of(run))):
+        rows = traces.rows(found)
+        ends = [(row.begin or 0.0) + (row.seconds or 0.0) for row in rows]
+        whole = max(*ends, 0.001)
+        shown.append(TraceTable(found.title, traces.longest(found), rows, whole))
+    return shown
 
 
 def _figures(

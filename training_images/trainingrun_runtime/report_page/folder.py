@@ -17,6 +17,7 @@ from ..store import (
     retention,
     run_result,
     run_settings,
+    start_traces,
 )
 from ..store.bucket import Bucket
 from ..store.kept_output import Part, Source
@@ -25,6 +26,7 @@ from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
 from ..store.manifest import Manifest
 from ..store.run_settings import RunSettings
+from ..store.start_traces import StartTrace
 from ..store.storage_errors import UnusableError
 from . import curves
 from .curves import Curves, Series
@@ -96,6 +98,8 @@ class RunFolder:
     """All trials of a sweep; the rest is that of one of them."""
     settings: RunSettings | None = None
     """What the newest driver has begun with."""
+    starts: list[StartTrace] = field(default_factory=list)
+    """When the processes of the newest worker groups were where."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, a sentence for each."""
 
@@ -147,6 +151,7 @@ def read(bucket: Bucket, largest_table: float = math.inf, most_rows: float = mat
         _output(bucket, drivers),
         result.sweep if result is not None else newest.sweep if newest is not None else None,
         run_settings.newest(bucket),
+        start_traces.read(bucket),
         notes,
     )
 

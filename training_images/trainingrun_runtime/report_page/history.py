@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from trainingrun_protocol.progress import Record, RecordKind
@@ -10,7 +9,7 @@ from trainingrun_protocol.progress import Record, RecordKind
 from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
 from .folder import RunFolder
-from .timeline import LOSSES, AttemptRow, Loss, clock
+from .timeline import LOSSES, AttemptRow, Loss, clock, unix_time
 
 
 class Event(NamedTuple):
@@ -142,11 +141,3 @@ def _of_document(found: LossDocument) -> Loss:
 
 def _joined(words: Iterable[str | None]) -> str:
     return ", ".join(word for word in words if word)
-
-
-def unix_time(text: Any) -> float | None:
-    """Of a time of the Kubernetes API; none where it has none."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp() if text else None
-    except ValueError:
-        return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainingrun_protocol.progress import RecordKind
 
@@ -142,6 +142,14 @@ def clock(time: float | None) -> str:
         return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
     except (ValueError, OverflowError, OSError):  # of an object that says the year 30,000
         return ""
+
+
+def unix_time(text: Any) -> float | None:
+    """Of a time of the Kubernetes API; none where it has none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp() if text else None
+    except ValueError:
+        return None
 
 
 def duration(seconds: float) -> str:

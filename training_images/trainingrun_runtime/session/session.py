@@ -71,6 +71,7 @@ class Session:
         if seed is not None and not isinstance(seed, Integral):  # an object of that name
             objects["seed"], seed = seed, None
         worker, saved = this_worker(), SavedObjects(objects)
+        worker.times["session"] = time.time()
         self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         self.noted_steps = NotedSteps(
             seeded=self._random.seeded,
@@ -89,6 +90,7 @@ class Session:
         consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
         self._progress = ProgressState(saved.restore(worker))
+        worker.times["restored"] = time.time()
         # In every attempt alike: what is drawn before the first loop, such as a split of the data.
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
@@ -283,6 +285,7 @@ class Session:
             )
         self._total = self._whole(total)
         self._begun = self._begun or time.time()
+        self._context.worker.times.setdefault("looped", self._begun)
         if progress.loops.was_left(end):
             return
         number = progress.loops.begin(end)
@@ -448,6 +451,8 @@ class Session:
         self._context.gradients.step_done()
         progress.step += 1
         step_s = time.monotonic() - self._step_began
+        if not self._context.worker.times_are_told:
+            self._context.worker.tell_times(stepped=time.time())
         progress.productive += step_s
         self._lengths.append(step_s)
         saving.interval.cost.stepped(step_s, saving.uploading)

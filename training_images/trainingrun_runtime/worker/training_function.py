@@ -36,6 +36,9 @@ from .worker import Worker, begin
 
 log = logging.getLogger(__name__)
 
+_LOADED = time.time()
+"""When PyTorch and Ray Train were imported: of a prestarted process long before its rank."""
+
 PEER_LOSS_WAIT_S = 5.0
 """Seconds for which an error that a lost rank may have caused is held back, so that Ray detects the
 loss first. With the health checks that the operator sets, Ray detects a dead node within them; else
@@ -115,6 +118,7 @@ class TrainingFunction:
             announced.announce(self._contract, files, self._group, rank, ended=ended)
 
     def _train(self, config: dict[str, Any]) -> Any:
+        called = time.time()
         leaving_a_rank.print_any_text()
         stacks.log_on_signal()
         stacks.allow_tracing()
@@ -125,10 +129,13 @@ class TrainingFunction:
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)
         worker = begin(self._coordinator, self._contract, bucket)
         worker.join(self._group)
+        worker.times |= {"loaded": _LOADED, "called": called}
         replaced_functions.refuse_removed()
         leave_out_extension()
         function = self._function or load_training_function(self._contract.function or "")
+        worker.times["imported"] = time.time()
         worker.start()
+        worker.times["ready"] = time.time()
         try:
             with tracking(worker.rank, self._contract, bucket):
                 returned = _call(function, config, in_script=self._function is not None)

@@ -24,6 +24,7 @@ from ..coordinator.ranks import RankProcess
 from ..coordinator.standstill import At
 from ..data import kept_batch
 from ..data.kept_batch import KeptBatch
+from ..progress.process_start import process_began
 from ..progress.rank_measures import read_oom_kills
 from ..progress.rank_reporter import UseReporter
 from ..ray_internals import nodes, training
@@ -32,6 +33,7 @@ from ..store.bucket import Bucket
 from ..store.lease import LossHistory
 from ..store.manifest import Manifest
 from ..store.reported_metrics import Origin
+from ..store.start_traces import RankTimes
 from ..store.storage_retry import StorageRetry, report_to
 from . import leaving_a_rank, prestarted_worker, restore
 from .preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
@@ -130,6 +132,10 @@ class Worker:
         """Retries requests to the store and reports errors to the coordinator."""
         self.session: RegisteredSession | None = None
         """Handles preemption notices, once the training function has made one."""
+        self.times: dict[str, float] = {"process": process_began(time.time())}
+        """When this process was where; see `store.start_traces.RANK_MARKS`."""
+        self.times_are_told = False
+        """Whether the coordinator knows them."""
         self._watcher = PreemptionNoticeWatcher(self._handle_notice)
         self._timers: list[threading.Timer] = []
         self._use: UseReporter  # made by `join`
@@ -258,8 +264,17 @@ class Worker:
         # Ray takes a thread that ends without telling an error for one that has returned.
         ray.get(self.coordinator.returned.remote(self.group, self.rank))
 
+    def tell_times(self, **times: float) -> None:
+        """The start of this rank is over; nothing waits for the call."""
+        if not self.times_are_told:
+            self.times_are_told, self.times = True, self.times | times
+            pod, pid = os.environ.get("POD_NAME", ""), os.getpid()
+            told = RankTimes(rank=self.rank, pod=pod, pid=pid, times=self.times)
+            self.coordinator.start_times.remote(self.group, told)
+
     def end(self) -> None:
         """The training function returned or raised."""
+        self.tell_times()
         self._watcher.stop()
         self._standstill.close()
         self._use.close()
@@ -269,6 +284,8 @@ class Worker:
             self.fetched.close()
 
     def _reported(self, metrics: Mapping[Any, Any]) -> dict[Any, Any]:
+        if self.session is None:
+            self.tell_times()
         if self.keeps_batch and self.session is None:
             raise ValueError(
                 kept_batch.use_microbatches("this code reports without a trainingrun Session")

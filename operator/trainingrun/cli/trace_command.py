@@ -1,0 +1,194 @@
+"""`trace`: where the time of one start, and of each recovery, of a run went."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..api.v1alpha1 import KIND
+from ..local.terminal_text import plain, table, terminal_width
+from ..reconciling import pod_status
+from .common import Endpoint, NameOrUri, Trial
+from .errors import CliError, NotFoundError
+from .report_command import write_new
+from .result_commands import opened, place_in
+from .sources import Cluster, Source, source_of, taking
+
+if TYPE_CHECKING:
+    from trainingrun_runtime.report_page.traces import Span, Trace
+
+    from .kube import Kube
+
+Object = Mapping[str, Any]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(trace)
+
+
+@taking(source_of)
+def trace(
+    source: Source,
+    name: NameOrUri,
+    all_of_them: Annotated[
+        bool, typer.Option("--all", help="Each of the newest 50, not the latest ones alone.")
+    ] = False,
+    chrome: Annotated[
+        Path | None,
+        typer.Option(help="File to write all of them to, for Perfetto or chrome://tracing."),
+    ] = None,
+    trial: Trial = None,
+    endpoint: Endpoint = None,
+) -> None:
+    """Print where the time of the latest start and recovery went, by phase and by process."""
+    place = place_in(source, name, trial, endpoint)
+    with opened(place) as bucket:
+        from trainingrun_runtime.report_page import traces
+        from trainingrun_runtime.store import start_traces
+
+        found = traces.of(start_traces.read(bucket), traces.began_of(place.run))
+        root = bucket.root
+    if not found:
+        raise CliError(f"{root} has no trace: its first step is not done, or its image is older")
+    run = place.run
+    if isinstance(source, Cluster) and run is not None and not run["spec"].get("sweep"):
+        found = list(_with_cluster(found, source.kube, run))
+    if chrome is not None:
+        text = json.dumps(traces.chrome(place.name or root.rpartition("/")[2], found))
+        write_new(chrome, text.encode(), "--chrome")
+        typer.echo(f"{chrome} written; ui.perfetto.dev and chrome://tracing open it", err=True)
+    for one in found if all_of_them else traces.latest(found):
+        cells = [
+            [row.phase, row.process, _seconds(row.begin), _seconds(row.seconds)]
+            for row in traces.rows(one)
+        ]
+        typer.echo(plain(one.title))
+        typer.echo(table(("PHASE", "PROCESS", "BEGIN", "SECONDS"), cells, terminal_width()))
+        typer.echo(f"{plain(traces.longest(one))}\n")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _with_cluster(found: "Sequence[Trace]", kube: "Kube", run: Object) -> "Iterator[Trace]":
+    """The traces with what Kubernetes and KubeRay still have of them."""
+    jobs: dict[int, tuple[Object | None, Object | None]] = {}
+    pods = _read("pods", lambda: kube.pods(run)) or []
+    for one in found:
+        if not one.recovery and one.attempt not in jobs:
+            jobs[one.attempt] = _owned(kube, run, one.attempt)
+            job, cluster = jobs[one.attempt]
+            driver = next((span.begin for span in one.spans if span.process == "driver"), None)
+            more = [*of_objects(job, cluster, one.origin, driver), *of_pods(pods, one)]
+        else:
+            more = of_pods(pods, one)
+        yield replace(one, spans=[*one.spans, *more])
+
+
+def _owned(kube: "Kube", run: Object, attempt: int) -> tuple[Object | None, Object | None]:
+    """The RayJob and the RayCluster of an attempt, by the chain of owners; none: it is gone."""
+    path = f"/apis/ray.io/v1/namespaces/{run['metadata']['namespace']}"
+    name = f"{run['metadata']['name']}-{attempt}"
+    job = _read(f"RayJob {name}", lambda: kube.get(f"{path}/rayjobs/{name}"))
+    if job is None or pod_status.controller_uid(job, KIND) != run["metadata"].get("uid"):
+        return None, None
+    of_job = (job.get("status") or {}).get("rayClusterName")
+    if not of_job:
+        return job, None
+    cluster = _read(f"RayCluster {of_job}", lambda: kube.get(f"{path}/rayclusters/{of_job}"))
+    if cluster is None or pod_status.controller_uid(cluster, "RayJob") != pod_status.uid(job):
+        return job, None
+    return job, cluster
+
+
+def _read(what: str, call: Callable[[], Any]) -> Any:
+    """What the call returns; None: there is nothing, or it is refused, which is said."""
+    try:
+        return call()
+    except NotFoundError:
+        return None
+    except CliError as error:
+        typer.echo(plain(f"not read: {what}: {error}"), err=True)
+        return None
+
+
+def of_objects(
+    job: Object | None, cluster: Object | None, applied: float, driver: float | None
+) -> "list[Span]":
+    """What the operator and KubeRay did before the driver began; unknown where objects are gone.
+
+    Args:
+        job: The attempt's RayJob.
+        cluster: Its RayCluster.
+        applied: Unix time at which the run was applied, or the attempt began.
+        driver: When the driver's process began.
+    """
+    from trainingrun_runtime.report_page.traces import Span
+
+    created, cluster_created = _created(job), _created(cluster)
+    provisioned = _since(cluster, "RayClusterProvisioned") or _since(cluster, "HeadPodReady")
+    return [
+        Span("trainingrun.ray_job.create", "operator", applied if created else None, created),
+        Span("kuberay.ray_cluster.create", "kuberay", created, cluster_created),
+        Span("kuberay.ray_cluster.provision", "kuberay", cluster_created, provisioned),
+        Span("kuberay.job.submit", "kuberay", provisioned, driver if provisioned else None),
+    ]
+
+
+def of_pods(pods: "Sequence[Object]", trace: "Trace") -> "list[Span]":
+    """The pods that were created in this start; of a start without any their phases are unknown."""
+    from trainingrun_runtime.report_page.traces import Span
+
+    end = float("inf") if trace.end is None else trace.end
+    found = []
+    for pod in pods:
+        created = _created(pod)
+        # Kubernetes' times are whole seconds.
+        if created is None or not trace.origin - 1 <= created <= end:
+            continue
+        started = _container_started(pod)
+        moments = [
+            ("", created),
+            ("k8s.pod.schedule", _since(pod, "PodScheduled")),
+            ("k8s.pod.initialize", _since(pod, "Initialized")),
+            ("k8s.container.start", started),
+            ("k8s.pod.ready", _since(pod, "Ready")),
+        ]
+        process = f"pod {pod_status.name(pod)}"
+        for (_, begin), (phase, until) in itertools.pairwise(moments):
+            found.append(Span(phase, process, begin, until, pod_status.name(pod)))
+    if not found and not trace.recovery:
+        found = [Span("k8s.pod.schedule", "pods", None, None)]
+    return found
+
+
+def _created(item: Object | None) -> float | None:
+    found = pod_status.created(item) if item is not None else None
+    return found.timestamp() if found is not None else None
+
+
+def _since(item: Object | None, condition: str) -> float | None:
+    """Since when a condition is true; none: it is not, or that is not known."""
+    from trainingrun_runtime.report_page.timeline import unix_time
+
+    for one in ((item or {}).get("status") or {}).get("conditions") or ():
+        if one.get("type") == condition and one.get("status") == "True":
+            return unix_time(one.get("lastTransitionTime"))
+    return None
+
+
+def _container_started(pod: Object) -> float | None:
+    """When Ray's container started; none: it has not, or was restarted since."""
+    from trainingrun_runtime.report_page.timeline import unix_time
+
+    found = pod_status.ray_container(pod) or {}
+    state = found.get("state") or {}
+    if found.get("restartCount"):
+        return None
+    return unix_time((state.get("running") or state.get("terminated") or {}).get("startedAt"))
