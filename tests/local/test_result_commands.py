@@ -2,9 +2,12 @@
 
 import csv
 import io
+import json
 import os
+import re
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,12 @@ from trainingrun.reconciling.bookkeeping import Bookkeeping
 from trainingrun_protocol.contract import STACKS_REQUEST_FILE, STATE_DIRECTORY_ENV
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import kept_stacks, manifest, run_result
+from trainingrun_runtime.store import kept_stacks, manifest, run_result, start_traces
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.metrics_writer import ReportWriter
 from trainingrun_runtime.store.reported_metrics import Row
+from trainingrun_runtime.store.start_traces import ProcessTimes, RankTimes, StartTrace
 
 UID = "1a2b3c4d-0000-0000-0000-000000000000"
 
@@ -387,3 +391,156 @@ def test_stacks_are_taken_now_where_the_driver_answers(
     del found["spec"]["sweep"]
     kubectl.write_text("#!/bin/sh\necho 'Error from server (Forbidden): pods/exec' >&2; exit 1")
     assert "cannot be asked: Error from server (Forbidden)" in call("stacks", "digits", "--now")[2]
+
+
+APPLIED = 1_795_000_000.0
+
+
+def at(seconds: float) -> str:
+    """A time of Kubernetes, so many seconds after the run was applied."""
+    return f"{datetime.fromtimestamp(APPLIED + seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def a_start(bucket: Bucket) -> None:
+    """The trace of a start whose driver began 40 s after the run was applied."""
+    rank = RankTimes(rank=0, pod="\x1b[31mdigits-1-worker", times={"looped": APPLIED + 58})
+    rank.times["stepped"] = APPLIED + 60
+    times = {"process": APPLIED + 40, "main": APPLIED + 42}
+    start_traces.write(
+        bucket,
+        StartTrace(
+            attempt=1,
+            fencing_token=1,
+            group=1,
+            world_size=1,
+            times={"asked": APPLIED + 45},
+            driver=ProcessTimes(pod="digits-1-head", pid=7, times=times),
+            ranks=[rank],
+        ),
+    )
+
+
+RAY = "/apis/ray.io/v1/namespaces/team-a"
+PODS = "/api/v1/namespaces/team-a/pods"
+
+
+def owned_by(kind: str, uid: str, name: str, created: float, **status: Any) -> dict[str, Any]:
+    owner = {"apiVersion": "x/v1", "kind": kind, "name": "x", "uid": uid, "controller": True}
+    metadata = {"name": name, "uid": f"uid-of-{name}", "ownerReferences": [owner]}
+    return {"metadata": {**metadata, "creationTimestamp": at(created)}, "status": status}
+
+
+def condition(kind: str, since: float, status: str = "True") -> dict[str, str]:
+    return {"type": kind, "status": status, "lastTransitionTime": at(since)}
+
+
+def with_objects(run: StoredRun) -> None:
+    """The run's RayJob, RayCluster and a pod, as the API server has them."""
+    found = run.server.answers[f"{RUNS}/digits"][0][1]
+    found["metadata"]["creationTimestamp"] = at(0)
+    found["status"]["seen"] = Bookkeeping(ray_cluster="uid-of-digits-1-abc").to_dict()
+    pod = owned_by(
+        "RayCluster",
+        "uid-of-digits-1-abc",
+        "digits-1-head",
+        8,
+        conditions=[
+            condition("PodScheduled", 10),
+            condition("Initialized", 11),
+            condition("Ready", 32),
+        ],
+        containerStatuses=[
+            {
+                "name": "ray-head",
+                "image": "trainingrun:1",
+                "imageID": "sha256:0",
+                "ready": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": at(25)}},
+            }
+        ],
+    )
+    late = owned_by("RayCluster", "uid-of-digits-1-abc", "digits-1-later", 500)
+    ready = [condition("HeadPodReady", 30), condition("RayClusterProvisioned", 35)]
+    run.server.answers |= {
+        f"{RAY}/rayjobs/digits-1": [
+            (200, owned_by("TrainingRun", UID, "digits-1", 2, rayClusterName="digits-1-abc"))
+        ],
+        f"{RAY}/rayclusters/digits-1-abc": [
+            (200, owned_by("RayJob", "uid-of-digits-1", "digits-1-abc", 5, conditions=ready))
+        ],
+        PODS: [(200, {"items": [pod, late]})],
+    }
+
+
+def trace_rows(output: str) -> list[list[str]]:
+    return [re.split(r"  +", line) for line in output.splitlines()[2:] if "  " in line]
+
+
+def test_trace_begins_where_the_run_was_applied_with_what_kubernetes_has(run: StoredRun) -> None:
+    a_start(run.bucket)
+    with_objects(run)
+    code, output, errors = call("trace", "digits", "--chrome", "trace.json")
+    assert (code, errors) == (
+        0,
+        "trace.json written; ui.perfetto.dev and chrome://tracing open it\n",
+    )
+    title, heads = output.splitlines()[:2]
+    assert title == "Start in attempt 1, 1 worker from step 0: 60.0 s until a step was done"
+    assert heads.split() == ["PHASE", "PROCESS", "BEGIN", "SECONDS"]
+    assert trace_rows(output) == [
+        ["trainingrun.ray_job.create", "operator", "0.00", "2.00"],
+        ["kuberay.ray_cluster.create", "kuberay", "2.00", "3.00"],
+        ["kuberay.ray_cluster.provision", "kuberay", "5.00", "30.00"],
+        ["k8s.pod.schedule", "pod digits-1-head", "8.00", "2.00"],
+        ["k8s.pod.initialize", "pod digits-1-head", "10.00", "1.00"],
+        ["k8s.container.start", "pod digits-1-head", "11.00", "14.00"],
+        ["k8s.pod.ready", "pod digits-1-head", "25.00", "7.00"],
+        ["kuberay.job.submit", "kuberay", "35.00", "5.00"],
+        ["python.start", "driver", "40.00", "2.00"],
+        ["training.first_step", "rank 0", "58.00", "2.00"],
+    ]
+    assert output.splitlines()[-2] == (
+        "Longest: kuberay.ray_cluster.provision 30.0 s, k8s.container.start 14.0 s, "
+        "k8s.pod.ready 7.0 s."
+    )
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert {"digits-1-head"} <= {one["args"].get("k8s.pod.name") for one in events}
+    assert call("trace", "digits", "--chrome", "trace.json")[2] == (
+        "trace.json is there already; name another file with --chrome\n"
+    )
+
+
+def test_what_kubernetes_has_no_longer_is_not_invented(run: StoredRun) -> None:
+    a_start(run.bucket)
+    with_objects(run)
+    job = run.server.answers[f"{RAY}/rayjobs/digits-1"][0][1]
+    job["metadata"]["ownerReferences"][0]["uid"] = "another run's of the same name"
+    run.server.answers[PODS] = [(200, {"items": []})]
+    code, output, errors = call("trace", "digits")
+    assert (code, errors) == (0, "")
+    rows = {phase: (begin, seconds) for phase, _, begin, seconds in trace_rows(output)}
+    unknown = {phase for phase, row in rows.items() if "-" in row}
+    assert unknown == {
+        "trainingrun.ray_job.create",
+        "kuberay.ray_cluster.create",
+        "kuberay.ray_cluster.provision",
+        "kuberay.job.submit",
+        "k8s.pod.schedule",
+    }
+    assert rows["python.start"] == ("40.00", "2.00")
+
+
+def test_what_may_not_be_read_of_the_cluster_is_said_and_the_rest_is_there(run: StoredRun) -> None:
+    a_start(run.bucket)
+    with_objects(run)
+    run.server.answers[PODS] = [(403, {"message": "pods is forbidden"})]
+    code, output, errors = call("trace", "digits")
+    assert (code, errors) == (0, "not read: pods: the pods of digits: pods is forbidden\n")
+    assert ["kuberay.job.submit", "kuberay", "35.00", "5.00"] in trace_rows(output)
+
+
+def test_a_run_without_a_trace_says_why(run: StoredRun) -> None:
+    assert call("trace", "digits")[2] == (
+        f"{run.bucket.root} has no trace: its first step is not done, or its image is older\n"
+    )

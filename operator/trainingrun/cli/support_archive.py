@@ -35,7 +35,7 @@ _MOST_LOGS = 64
 """Logs that are read of pods, and of the bucket; and documents of a kind."""
 _MOST_PODS = 500
 _MOST_LISTED = 20_000
-_DOCUMENTS = ("settings", "progress", "history", "stacks", "result", "lease")
+_DOCUMENTS = ("settings", "progress", "history", "trace", "stacks", "result", "lease")
 """Folders of the run's folder whose objects are texts about the run."""
 _KEY = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 """Of an object that is read: none that leads out of the archive's folder."""
