@@ -489,14 +489,14 @@ def test_trace_begins_where_the_run_was_applied_with_what_kubernetes_has(run: St
     assert title == "Start in attempt 1, 1 worker from step 0: 60.0 s until a step was done"
     assert heads.split() == ["PHASE", "PROCESS", "BEGIN", "SECONDS"]
     assert trace_rows(output) == [
-        ["trainingrun.ray_job.create", "operator", "0.00", "2.00"],
-        ["kuberay.ray_cluster.create", "kuberay", "2.00", "3.00"],
-        ["kuberay.ray_cluster.provision", "kuberay", "5.00", "30.00"],
+        ["trainingrun.ray_job.create", "control plane", "0.00", "2.00"],
+        ["kuberay.ray_cluster.create", "control plane", "2.00", "3.00"],
+        ["kuberay.ray_cluster.provision", "control plane", "5.00", "30.00"],
         ["k8s.pod.schedule", "pod digits-1-head", "8.00", "2.00"],
         ["k8s.pod.initialize", "pod digits-1-head", "10.00", "1.00"],
         ["k8s.container.start", "pod digits-1-head", "11.00", "14.00"],
         ["k8s.pod.ready", "pod digits-1-head", "25.00", "7.00"],
-        ["kuberay.job.submit", "kuberay", "35.00", "5.00"],
+        ["kuberay.job.submit", "control plane", "35.00", "5.00"],
         ["python.start", "driver", "40.00", "2.00"],
         ["training.first_step", "rank 0", "58.00", "2.00"],
     ]
@@ -537,7 +537,7 @@ def test_what_may_not_be_read_of_the_cluster_is_said_and_the_rest_is_there(run: 
     run.server.answers[PODS] = [(403, {"message": "pods is forbidden"})]
     code, output, errors = call("trace", "digits")
     assert (code, errors) == (0, "not read: pods: the pods of digits: pods is forbidden\n")
-    assert ["kuberay.job.submit", "kuberay", "35.00", "5.00"] in trace_rows(output)
+    assert ["kuberay.job.submit", "control plane", "35.00", "5.00"] in trace_rows(output)
 
 
 def test_a_run_without_a_trace_says_why(run: StoredRun) -> None:

@@ -32,6 +32,13 @@ def phases(trace: Trace, process: str) -> list[str]:
     return [span.name for span in trace.spans if span.process == process]
 
 
+def moments(trace: Trace, process: str, phase: str) -> tuple[float, float]:
+    (found,) = [one for one in trace.spans if (one.process, one.name) == (process, phase)]
+    assert found.begin is not None
+    assert found.end is not None
+    return found.begin, found.end
+
+
 def test_a_run_of_which_a_rank_is_killed_has_the_trace_of_its_start_and_of_its_recovery(
     ray: LocalRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,7 +49,7 @@ def test_a_run_of_which_a_rank_is_killed_has_the_trace_of_its_start_and_of_its_r
 
     started, recovered = traces.of(start_traces.read(run.bucket))
     assert [
-        (one.recovery, one.attempt, one.group, one.workers, one.step)
+        (one.recovery, one.start.attempt, one.start.group, one.start.world_size, one.start.step)
         for one in (started, recovered)
     ] == [(False, 1, 1, 2, 0), (True, 1, 2, 2, 12)]
     assert phases(started, "driver") == [
@@ -74,13 +81,11 @@ def test_a_run_of_which_a_rank_is_killed_has_the_trace_of_its_start_and_of_its_r
     assert started.end is not None
     assert started.end < recovered.origin, "the steps between them are of neither"
     waits = run.progress().seconds
-    first_steps = [span for span in started.spans if span.name == "training.first_step"]
-    assert waits.startup == pytest.approx(first_steps[0].begin - started.origin, abs=2)
-    assert waits.recovery == pytest.approx(
-        max(span.begin for span in recovered.spans if span.name == "training.first_step")
-        - recovered.origin,
-        abs=0.5,
-    )
+    loaded = moments(started, "driver", "python.start")[1]
+    first_step = moments(started, "rank 0", "training.first_step")[0]
+    assert waits.startup == pytest.approx(first_step - loaded, abs=0.1)
+    first_step = moments(recovered, "rank 0", "training.first_step")[0]
+    assert waits.recovery == pytest.approx(first_step - recovered.origin, abs=0.1)
 
     monkeypatch.chdir(tmp_path)
     code, output, errors = call("trace", run.bucket.root, "--chrome", "trace.json")

@@ -45,7 +45,7 @@ def started(times: StartTimes, group: int, at: float, ranks: int = 2, step: int 
     """A group that is asked for at `at`, and whose ranks follow."""
     times.group_asked(BEGAN + at)
     times.group_times({"created": BEGAN + at + 2})
-    times.group_times({"connected": BEGAN + at + 3})
+    times.group_times({"backend": BEGAN + at + 3})
     times.group_began(group, ranks, step)
     for rank in range(ranks):
         times.rank_times(group, whole(rank, at + 1))
@@ -119,7 +119,20 @@ def test_a_group_that_fails_before_its_first_step_belongs_to_the_recovery_that_f
     found = only(document)
     assert (document.group, found.origin, found.end) == (2, BEGAN + 50, BEGAN + 70)
     assert spans(found)["trainingrun.loss.detect"] == (50, 1)
-    assert spans(found)["ray.train.worker_group.stop"] == (51, 10)
+    assert spans(found)["ray.train.worker_group.stop"] == (51, 1)
+    assert spans(found)["ray.train.worker_group.start"] == (52, 11)
+
+
+def test_a_first_group_that_fails_before_its_first_step_belongs_to_the_start() -> None:
+    times = StartTimes(1, 1)
+    times.driver_times({"process": BEGAN, "fit": BEGAN + 1})
+    times.group_asked(BEGAN + 2)
+    times.group_ended(BEGAN + 10, None)
+    started(times, 1, at=11)
+    found = only(times.changed_after(0)[1][0])
+    assert (found.recovery, found.origin, found.end) == (False, BEGAN, BEGAN + 20)
+    assert spans(found)["ray.train.controller.start"] == (1, 1)
+    assert spans(found)["ray.train.worker_group.start"] == (2, 11)
 
 
 def test_a_rank_of_a_former_group_changes_nothing() -> None:
@@ -173,7 +186,7 @@ def test_what_a_document_says_is_bounded(bucket: Bucket) -> None:
         "fencingToken": 10**40,
         "group": -3,
         "worldSize": 10**30,
-        "times": {"asked": BEGAN, "created": 1e300, "connected": -1, "other": 5, "saved": "x"},
+        "times": {"asked": BEGAN, "created": 1e300, "backend": -1, "other": 5, "saved": "x"},
         "driver": {"pod": "\x1b[31m" + "p" * 5000, "pid": 1, "times": {"main": True}},
         "ranks": [{"rank": n, "times": {"called": BEGAN}} for n in range(500)],
     }
@@ -235,7 +248,7 @@ def test_of_a_lost_head_the_recovery_begins_with_its_last_step() -> None:
 
 
 def test_no_phase_is_negative_where_clocks_differ() -> None:
-    found = only(a_trace(times={"connected": 10}, ranks=[a_rank(0, called=8, imported=9)]))
+    found = only(a_trace(times={"backend": 10}, ranks=[a_rank(0, called=8, imported=9)]))
     assert spans(found)["ray.train.function.call"] == (10, 0)
     assert all(event["dur"] >= 0 for event in traces.chrome("x", [found])["traceEvents"][2:])
 

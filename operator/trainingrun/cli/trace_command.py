@@ -78,16 +78,13 @@ def _seconds(value: float | None) -> str:
 
 def _with_cluster(found: "Sequence[Trace]", kube: "Kube", run: Object) -> "Iterator[Trace]":
     """The traces with what Kubernetes and KubeRay still have of them."""
-    jobs: dict[int, tuple[Object | None, Object | None]] = {}
+    attempts: set[int] = set()
     pods = _read("pods", lambda: kube.pods(run)) or []
     for one in found:
-        if not one.recovery and one.attempt not in jobs:
-            jobs[one.attempt] = _owned(kube, run, one.attempt)
-            job, cluster = jobs[one.attempt]
-            driver = next((span.begin for span in one.spans if span.process == "driver"), None)
-            more = [*of_objects(job, cluster, one.origin, driver), *of_pods(pods, one)]
-        else:
-            more = of_pods(pods, one)
+        more, attempt = of_pods(pods, one), one.start.attempt
+        if attempt not in attempts and not one.recovery:
+            more += of_objects(*_owned(kube, run, attempt), one)
+        attempts.add(attempt)
         yield replace(one, spans=[*one.spans, *more])
 
 
@@ -99,7 +96,7 @@ def _owned(kube: "Kube", run: Object, attempt: int) -> tuple[Object | None, Obje
     if job is None or pod_status.controller_uid(job, KIND) != run["metadata"].get("uid"):
         return None, None
     of_job = (job.get("status") or {}).get("rayClusterName")
-    if not of_job:
+    if not isinstance(of_job, str) or "/" in of_job:
         return job, None
     cluster = _read(f"RayCluster {of_job}", lambda: kube.get(f"{path}/rayclusters/{of_job}"))
     if cluster is None or pod_status.controller_uid(cluster, "RayJob") != pod_status.uid(job):
@@ -118,27 +115,17 @@ def _read(what: str, call: Callable[[], Any]) -> Any:
         return None
 
 
-def of_objects(
-    job: Object | None, cluster: Object | None, applied: float, driver: float | None
-) -> "list[Span]":
-    """What the operator and KubeRay did before the driver began; unknown where objects are gone.
-
-    Args:
-        job: The attempt's RayJob.
-        cluster: Its RayCluster.
-        applied: Unix time at which the run was applied, or the attempt began.
-        driver: When the driver's process began.
-    """
-    from trainingrun_runtime.report_page.traces import Span
-
-    created, cluster_created = _created(job), _created(cluster)
-    provisioned = _since(cluster, "RayClusterProvisioned") or _since(cluster, "HeadPodReady")
-    return [
-        Span("trainingrun.ray_job.create", "operator", applied if created else None, created),
-        Span("kuberay.ray_cluster.create", "kuberay", created, cluster_created),
-        Span("kuberay.ray_cluster.provision", "kuberay", cluster_created, provisioned),
-        Span("kuberay.job.submit", "kuberay", provisioned, driver if provisioned else None),
+def of_objects(job: Object | None, cluster: Object | None, trace: "Trace") -> "list[Span]":
+    """What the operator and KubeRay did before the driver began; unknown where objects are gone."""
+    driver = trace.start.driver
+    moments = [
+        ("", trace.origin),
+        ("trainingrun.ray_job.create", _created(job)),
+        ("kuberay.ray_cluster.create", _created(cluster)),
+        ("kuberay.ray_cluster.provision", _since(cluster, "RayClusterProvisioned")),
+        ("kuberay.job.submit", driver.times.get("process") if driver is not None else None),
     ]
+    return _between(moments, "control plane")
 
 
 def of_pods(pods: "Sequence[Object]", trace: "Trace") -> "list[Span]":
@@ -152,20 +139,30 @@ def of_pods(pods: "Sequence[Object]", trace: "Trace") -> "list[Span]":
         # Kubernetes' times are whole seconds.
         if created is None or not trace.origin - 1 <= created <= end:
             continue
-        started = _container_started(pod)
         moments = [
             ("", created),
             ("k8s.pod.schedule", _since(pod, "PodScheduled")),
             ("k8s.pod.initialize", _since(pod, "Initialized")),
-            ("k8s.container.start", started),
+            ("k8s.container.start", _container_started(pod)),
             ("k8s.pod.ready", _since(pod, "Ready")),
         ]
-        process = f"pod {pod_status.name(pod)}"
-        for (_, begin), (phase, until) in itertools.pairwise(moments):
-            found.append(Span(phase, process, begin, until, pod_status.name(pod)))
+        name = pod_status.name(pod)
+        found += _between(moments, f"pod {name}", name)
     if not found and not trace.recovery:
         found = [Span("k8s.pod.schedule", "pods", None, None)]
     return found
+
+
+def _between(
+    moments: Sequence[tuple[str, float | None]], process: str, pod: str = ""
+) -> "list[Span]":
+    """Phases, each from the moment before it to its own; unknown without one of the two."""
+    from trainingrun_runtime.report_page.traces import Span
+
+    return [
+        Span(phase, process, begin, None if begin is None else end, pod)
+        for (_, begin), (phase, end) in itertools.pairwise(moments)
+    ]
 
 
 def _created(item: Object | None) -> float | None:

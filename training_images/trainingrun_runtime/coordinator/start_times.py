@@ -33,17 +33,15 @@ class StartTimes:
             self._driver = known.model_copy(update={"times": {**known.times, **times}})
 
     def group_asked(self, time: float) -> None:
-        """Ray's controller: it begins to start a worker group."""
+        """Ray's controller: it begins to start a worker group.
+
+        One before it that has failed before its ranks agreed on a checkpoint is a part of it.
+        """
         with self._lock:
-            self._group = self._group.model_copy(
-                update={
-                    "group": max(self._documents, default=0) + 1,
-                    "times": {**self._before, "asked": time},
-                    "world_size": 0,
-                    "step": 0,
-                    "ranks": [],
-                }
-            )
+            self._before = {"asked": time, **self._before}
+            group = max(self._documents, default=0) + 1
+            update = {"group": group, "times": self._before, "world_size": 0, "ranks": []}
+            self._group = self._group.model_copy(update=update)
 
     def group_times(self, times: Mapping[str, float]) -> None:
         """Ray's controller: when its worker group was where; of a mark the first time counts."""
@@ -60,12 +58,14 @@ class StartTimes:
     def group_ended(self, now: float, last_step: float | None) -> None:
         """The group has ended before the training was done; `last_step` is when a step last did."""
         with self._lock:
-            self._before = self._before or {"last_step": last_step or now, "lost": now}
+            if self._group.world_size and not self._before:
+                self._before = {"last_step": last_step or now, "lost": now}
 
     def saved(self, now: float) -> None:
         """Survivors have saved the last step."""
         with self._lock:
-            self._before = {**self._before, "saved": now}
+            if "lost" in self._before:
+                self._before = {**self._before, "saved": now}
 
     def rank_times(self, group: int, found: RankTimes) -> None:
         """A worker: when it was where, once in each group."""

@@ -52,7 +52,7 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         """Its backend is set up, such as the process group, and no function is called yet."""
-        self._coordinator.group_times.remote({"connected": time.time()})
+        self._coordinator.group_times.remote({"backend": time.time()})
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Every rank has reported; with a checkpoint, all of it is uploaded."""

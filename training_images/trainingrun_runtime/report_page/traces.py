@@ -9,26 +9,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..store.start_traces import MOST_READ, StartTrace
+from ..store.start_traces import MOST_READ, ProcessTimes, StartTrace
 from .timeline import unix_time
 
 MOST_OF_A_PHASE = 4
 """Ranks or pods that have a row each: of more, the one that ended last has the only one."""
 
 _DRIVER = (
+    ("trainingrun.head.replace", "last_step", "process"),
     ("python.start", "process", "main"),
     ("trainingrun.lease.take", "main", "lease"),
     ("ray.connect", "lease", "connected"),
     ("ray.train.import", "connected", "fit"),
+    ("ray.train.controller.start", "fit", "asked"),
 )
 _GROUP = (
     ("trainingrun.loss.detect", "last_step", "lost"),
     ("trainingrun.last_step.save", "lost", "saved"),
+    ("ray.train.worker_group.stop", "saved", "asked"),
+    ("ray.train.worker_group.stop", "not_saved", "asked"),
     ("ray.train.worker_group.start", "asked", "created"),
-    ("ray.train.process_group.start", "created", "connected"),
+    ("ray.train.process_group.start", "created", "backend"),
 )
 _RANK = (
     ("python.start", "process", "loaded"),
+    ("ray.train.function.call", "backend", "called"),
     ("trainingrun.function.import", "called", "imported"),
     ("trainingrun.checkpoint.fetch", "imported", "ready"),
     ("training.model.build", "ready", "session"),
@@ -36,6 +41,7 @@ _RANK = (
     ("training.loop.begin", "restored", "looped"),
     ("training.first_step", "looped", "stepped"),
 )
+_RANK_0 = (*_RANK, ("training.first_report", "ready", "reported"))
 """Phases, each between two marks of `store.start_traces`."""
 
 
@@ -64,12 +70,7 @@ class Span(NamedTuple):
 class Trace:
     """The start of one worker group, until its first step is done."""
 
-    attempt: int
-    fencing_token: int
-    group: int
-    workers: int
-    step: int
-    """Step that it began from."""
+    start: StartTrace
     recovery: bool
     """Whether it follows a loss or an interruption."""
     origin: float
@@ -83,11 +84,13 @@ class Trace:
     def title(self) -> str:
         """Which one it is, and how long it took."""
         kind = "Recovery" if self.recovery else "Start"
-        workers = "1 worker" if self.workers == 1 else f"{self.workers:,} workers"
+        size = self.start.world_size
+        workers = "1 worker" if size == 1 else f"{size:,} workers"
         took = "no first step is known"
         if self.end is not None:
             took = f"{max(self.end - self.origin, 0.0):.1f} s until a step was done"
-        return f"{kind} in attempt {self.attempt}, {workers} from step {self.step:,}: {took}"
+        whose = f"{kind} in attempt {self.start.attempt}"
+        return f"{whose}, {workers} from step {self.start.step:,}: {took}"
 
 
 class Row(NamedTuple):
@@ -137,72 +140,48 @@ def latest(traces: Iterable[Trace]) -> list[Trace]:
 
 
 def _of_one(found: StartTrace, began: float | None) -> Trace | None:
-    driver, group = found.driver, found.times
-    own = driver.times if driver is not None else {}
-    known = [*own.values(), *group.values()]
-    if not known:
+    own = found.driver.times if found.driver is not None else {}
+    first = min([*own.values(), *found.times.values()], default=None)
+    if first is None:
         return None
-    origin = group.get("last_step", min(known))
-    recovery = "last_step" in group
-    if began is not None and not recovery:
-        origin = min(origin, began)
-    spans = list(_spans(found, origin))
+    recovery = "last_step" in found.times
+    origin = found.times["last_step"] if recovery else min(first, began or first)
     ends = [one.times["stepped"] for one in found.ranks if "stepped" in one.times]
-    ends = ends or [time for name, time in group.items() if name == "reported"]
-    return Trace(
-        found.attempt,
-        found.fencing_token,
-        found.group,
-        found.world_size,
-        found.step,
-        recovery,
-        origin,
-        sorted(spans, key=lambda span: (span.begin or 0.0, span.end or 0.0)),
-        max(ends, default=None),
-    )
+    if not ends and "reported" in found.times:
+        ends = [found.times["reported"]]
+    return Trace(found, recovery, origin, list(_spans(found, origin)), max(ends, default=None))
 
 
 def _spans(found: StartTrace, origin: float) -> Iterator[Span]:
-    driver, group = found.driver, found.times
-    if driver is not None:
-        process = ("driver", driver.pod, driver.pid)
-        known = {**driver.times, "asked": group.get("asked", 0.0)}
-        known = {name: time for name, time in known.items() if time}
-        phases = (*_DRIVER, ("ray.train.controller.start", "fit", "asked"))
-        yield from _phases(phases, known, process)
-        lost = {"last_step": group.get("last_step"), "process": driver.times.get("process")}
-        if "lost" not in group:
-            known = {name: time for name, time in lost.items() if time}
-            replaced = ("trainingrun.head.replace", "last_step", "process")
-            yield from _phases([replaced], known, ("driver", "", 0))
-    ended = "saved" if "saved" in group else "lost"
-    stopped = ("ray.train.worker_group.stop", ended, "asked")
-    yield from _phases((*_GROUP, stopped), group, ("worker group", "", 0))
+    group = found.times
+    if "saved" not in group and "lost" in group:
+        group = {**group, "not_saved": group["lost"]}
+    if found.driver is not None:
+        yield from _phases(_DRIVER, "driver", found.driver, group)
+    yield from _phases(_GROUP, "worker group", ProcessTimes(), group)
     for one in found.ranks:
-        process = (f"rank {one.rank}", one.pod, one.pid)
-        times = dict(one.times)
-        if times.get("loaded", origin) <= origin:  # its process had waited for it
-            times.pop("process", None)
-        elif "process" in times:
-            times["process"] = max(times["process"], origin)
-        yield from _phases(_RANK, times, process)
-        between = {name: group.get(name) for name in ("connected", "reported")}
-        known = {**times, **{name: time for name, time in between.items() if time}}
-        yield from _phases([("ray.train.function.call", "connected", "called")], known, process)
-        if "session" not in times and one.rank == 0:
-            reported = ("training.first_report", "ready", "reported")
-            yield from _phases([reported], known, process)
+        waited = one.times.get("loaded", origin) <= origin  # for a rank that it became
+        begin = one.times.get("process", origin)
+        times = {**one.times, "process": max(begin, origin)}
+        if waited or "process" not in one.times:
+            del times["process"]
+        phases = _RANK_0 if one.rank == 0 and "session" not in times else _RANK
+        yield from _phases(
+            phases, f"rank {one.rank}", one.model_copy(update={"times": times}), group
+        )
 
 
 def _phases(
     phases: Iterable[tuple[str, str, str]],
-    times: Mapping[str, float],
-    process: tuple[str, str, int],
+    name: str,
+    own: ProcessTimes,
+    group: Mapping[str, float],
 ) -> Iterator[Span]:
-    name, pod, pid = process
+    """Those of which begin and end are known."""
+    times = {**group, **own.times}
     for phase, begin, end in phases:
         if begin in times and end in times:
-            yield Span(phase, name, times[begin], max(times[begin], times[end]), pod, pid)
+            yield Span(phase, name, times[begin], max(times[begin], times[end]), own.pod, own.pid)
 
 
 def rows(trace: Trace) -> list[Row]:
@@ -248,7 +227,8 @@ def chrome(name: str, traces: Sequence[Trace]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for number, trace in enumerate(traces, 1):
         kind = "recovery" if trace.recovery else "start"
-        title = f"{name} attempt {trace.attempt} {kind} {trace.fencing_token}-{trace.group}"
+        start = trace.start
+        title = f"{name} attempt {start.attempt} {kind} {start.fencing_token}-{start.group}"
         events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": title}})
         tracks: dict[str, int] = {}
         for span in trace.spans:
@@ -258,7 +238,7 @@ def chrome(name: str, traces: Sequence[Trace]) -> dict[str, Any]:
                 tracks[span.process] = len(tracks) + 1
                 track = {"pid": number, "tid": tracks[span.process], "args": {"name": span.process}}
                 events.append({"ph": "M", "name": "thread_name", **track})
-            attributes: dict[str, Any] = {"trainingrun.attempt": trace.attempt}
+            attributes: dict[str, Any] = {"trainingrun.attempt": start.attempt}
             attributes |= {"k8s.pod.name": span.pod} if span.pod else {}
             attributes |= {"process.pid": span.pid} if span.pid else {}
             events.append(

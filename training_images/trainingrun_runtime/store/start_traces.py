@@ -28,7 +28,7 @@ _KEY = re.compile(rf"{FOLDER}/(\d{{6,18}})-(\d{{4,18}})\.json", re.ASCII)
 DRIVER_MARKS = ("process", "main", "lease", "connected", "fit")
 """Of a driver: its process began; Python and its imports were loaded; it had the run's lease; it
 was connected to Ray; `fit()` was called."""
-GROUP_MARKS = ("last_step", "lost", "saved", "asked", "created", "connected", "reported")
+GROUP_MARKS = ("last_step", "lost", "saved", "asked", "created", "backend", "reported")
 """Of a worker group. Of the one before: its last step ended; its end was known; survivors had saved
 that step. Then: Ray's controller began to start it; all processes were there; its backend was set
 up, of PyTorch the process group; code without a session reported first."""
