@@ -12,7 +12,8 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import SUSPEND_FILE
 from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import Failure, RecordKind, RunState
-from trainingrun_runtime.store import manifest, run_result, verification
+from trainingrun_runtime.report_page import traces
+from trainingrun_runtime.store import manifest, run_result, start_traces, verification
 
 TRAIN = """
 import time
@@ -150,6 +151,9 @@ def test_a_script_without_checkpoints_prints_its_last_metrics_and_the_table(
     assert "Final loss: 0.333" in log
     assert "history: 300" in log
     assert "losses: [1.0, 0.5, 0.333]" in log
+    (trace,) = traces.of(start_traces.read(run.bucket))
+    of_rank_0 = [span.name for span in trace.spans if span.process == "rank 0"]
+    assert of_rank_0[-2:] == ["trainingrun.checkpoint.fetch", "training.first_report"]
 
 
 @pytest.mark.slow

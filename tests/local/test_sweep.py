@@ -16,7 +16,8 @@ from support.local_runs import PATIENCE_S, ROOT, Run, wait_for_both_nodes
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
 from trainingrun_protocol.progress import Progress, RecordKind, TrialState
-from trainingrun_runtime.store import manifest, run_result
+from trainingrun_runtime.report_page import traces
+from trainingrun_runtime.store import manifest, run_result, start_traces
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Trial
@@ -95,11 +96,14 @@ def test_a_lost_worker_restarts_its_own_trial_alone(sweep: Run):
     assert final.result.metrics["weights_sha256"] == _weights(sweep, final.sweep.best)
     lost = [record for record in final.records if record.kind is RecordKind.WORKER_LOST]
     assert len(lost) == 1, final.records
+    groups = []
     for row in rows:
         bucket = _trial(sweep, row.number)
+        groups += [trace.recovery for trace in traces.of(start_traces.read(bucket))]
         newest = manifest.committed(bucket)[-1]
         assert row.checkpoint_uri == bucket.uri(newest.path)
         assert newest.step == STEPS
+    assert sorted(groups) == [False] * 4 + [True], "a trace of each trial in its own folder"
 
 
 @pytest.mark.parametrize("bucket", ["s3"], indirect=True)

@@ -39,6 +39,7 @@ from trainingrun_runtime.store.last_progress import Driver
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.metrics_table import Part
 from trainingrun_runtime.store.reported_metrics import Origin, Row, printable_metrics
+from trainingrun_runtime.store.start_traces import StartTrace
 
 NOW = BEGAN + 3600
 
@@ -278,6 +279,30 @@ def test_a_run_that_trains_says_when_it_was_last_heard_of() -> None:
     found = shown(RunFolder("s3://runs/demo-1", drivers=[driver]))
     assert (found.state, found.tone) == ("Running", "busy")
     assert found.message.endswith(f"{timeline.clock(NOW - 30)}, at step 7.")
+
+
+def test_the_page_has_the_phases_of_the_latest_start_and_recovery(failed: RunFolder) -> None:
+    def start(group: int, **seconds: float) -> StartTrace:
+        times = {name: BEGAN + after for name, after in seconds.items()}
+        numbers = {"attempt": 1, "fencing_token": 1, "group": group, "world_size": 4}
+        return StartTrace.model_validate({**numbers, "times": times})
+
+    starts = [
+        start(1, asked=5, created=9),
+        start(2, last_step=50, lost=51, asked=52, created=90),
+        start(3, last_step=100, lost=101, asked=102, created=110),
+    ]
+    run = {"metadata": {"creationTimestamp": timeline.clock(BEGAN).replace(" UTC", "Z")}}
+    found = shown(replace(failed, starts=starts), run)
+    assert [(one.title[:8].strip(), one.seconds) for one in found.traces] == [
+        ("Start in", 9),
+        ("Recovery", 10),
+    ]
+    words = text(found)
+    assert "ray.train.worker_group.start worker group 5.00 s 4.00 s" in words
+    assert "trainingrun.loss.detect worker group 0.00 s 1.00 s" in words
+    assert 'style="flex:0.2000 0 0"></b><i class="starting" style="flex:0.8000' in page.html(found)
+    assert "Where the time of a start went" not in text(shown(failed))
 
 
 def test_pages_of_a_suspended_run_do_not_count_the_time_of_its_suspension() -> None:

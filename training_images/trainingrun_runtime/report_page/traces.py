@@ -181,7 +181,7 @@ def _phases(
     times = {**group, **own.times}
     for phase, begin, end in phases:
         if begin in times and end in times:
-            yield Span(phase, name, times[begin], max(times[begin], times[end]), own.pod, own.pid)
+            yield Span(phase, name, times[begin], times[end], own.pod, own.pid)
 
 
 def rows(trace: Trace) -> list[Row]:
