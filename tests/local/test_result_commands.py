@@ -462,13 +462,10 @@ def with_objects(run: StoredRun) -> None:
     )
     late = owned_by("RayCluster", "uid-of-digits-1-abc", "digits-1-later", 500)
     ready = [condition("HeadPodReady", 30), condition("RayClusterProvisioned", 35)]
+    cluster = owned_by("RayJob", "uid-of-digits-1", "digits-1-abc", 5, conditions=ready)
     run.server.answers |= {
-        f"{RAY}/rayjobs/digits-1": [
-            (200, owned_by("TrainingRun", UID, "digits-1", 2, rayClusterName="digits-1-abc"))
-        ],
-        f"{RAY}/rayclusters/digits-1-abc": [
-            (200, owned_by("RayJob", "uid-of-digits-1", "digits-1-abc", 5, conditions=ready))
-        ],
+        f"{RAY}/rayjobs": [(200, {"items": [owned_by("TrainingRun", UID, "digits-1", 2)]})],
+        f"{RAY}/rayclusters": [(200, {"items": [cluster]})],
         PODS: [(200, {"items": [pod, late]})],
     }
 
@@ -514,7 +511,7 @@ def test_trace_begins_where_the_run_was_applied_with_what_kubernetes_has(run: St
 def test_what_kubernetes_has_no_longer_is_not_invented(run: StoredRun) -> None:
     a_start(run.bucket)
     with_objects(run)
-    job = run.server.answers[f"{RAY}/rayjobs/digits-1"][0][1]
+    job = run.server.answers[f"{RAY}/rayjobs"][0][1]["items"][0]
     job["metadata"]["ownerReferences"][0]["uid"] = "another run's of the same name"
     run.server.answers[PODS] = [(200, {"items": []})]
     code, output, errors = call("trace", "digits")

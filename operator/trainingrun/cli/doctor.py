@@ -34,15 +34,15 @@ _RIGHTS: Mapping[tuple[str, str, str], str] = {
     ("create", "", "configmaps"): "submit, of a file with ConfigMaps",
     ("patch", "", "configmaps"): "submit, of a file with ConfigMaps",
     ("list", "", "events"): "events, report",
-    ("list", "", "pods"): "logs, shell, dashboard, report",
+    ("list", "", "pods"): "logs, shell, dashboard, report, trace",
     ("get", "", "pods/log"): "logs, report",
     ("get", "", "pods/exec"): "shell",
     ("create", "", "pods/exec"): "shell",
     ("get", "", "pods/portforward"): "dashboard",
     ("create", "", "pods/portforward"): "dashboard",
     ("get", "", "secrets"): "dashboard",
-    ("list", "ray.io", "rayjobs"): "report",
-    ("list", "ray.io", "rayclusters"): "report",
+    ("list", "ray.io", "rayjobs"): "report, trace",
+    ("list", "ray.io", "rayclusters"): "report, trace",
 }
 """The commands that need each right: verb, API group and resource."""
 

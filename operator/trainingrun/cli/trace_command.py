@@ -12,6 +12,7 @@ import typer
 from ..api.v1alpha1 import KIND
 from ..local.terminal_text import plain, table, terminal_width
 from ..reconciling import pod_status
+from ..rendering import names
 from .common import Endpoint, NameOrUri, Trial
 from .errors import CliError, NotFoundError
 from .report_command import write_new
@@ -78,30 +79,34 @@ def _seconds(value: float | None) -> str:
 
 def _with_cluster(found: "Sequence[Trace]", kube: "Kube", run: Object) -> "Iterator[Trace]":
     """The traces with what Kubernetes and KubeRay still have of them."""
-    attempts: set[int] = set()
+    name, namespace = run["metadata"]["name"], run["metadata"]["namespace"]
+    path, labels = f"/apis/ray.io/v1/namespaces/{namespace}", f"{names.RUN_LABEL}={name}"
+
+    def listed(kind: str) -> Sequence[Object]:
+        found = _read(kind, lambda: kube.get(f"{path}/{kind}", labelSelector=labels))
+        return (found or {}).get("items") or ()
+
+    jobs, clusters = listed("rayjobs"), listed("rayclusters")
     pods = _read("pods", lambda: kube.pods(run)) or []
+    attempts: set[int] = set()
     for one in found:
         more, attempt = of_pods(pods, one), one.start.attempt
         if attempt not in attempts and not one.recovery:
-            more += of_objects(*_owned(kube, run, attempt), one)
+            own = _controlled(jobs, KIND, run, f"{name}-{attempt}")
+            more += of_objects(own, _controlled(clusters, "RayJob", own), one)
         attempts.add(attempt)
         yield replace(one, spans=[*one.spans, *more])
 
 
-def _owned(kube: "Kube", run: Object, attempt: int) -> tuple[Object | None, Object | None]:
-    """The RayJob and the RayCluster of an attempt, by the chain of owners; none: it is gone."""
-    path = f"/apis/ray.io/v1/namespaces/{run['metadata']['namespace']}"
-    name = f"{run['metadata']['name']}-{attempt}"
-    job = _read(f"RayJob {name}", lambda: kube.get(f"{path}/rayjobs/{name}"))
-    if job is None or pod_status.controller_uid(job, KIND) != run["metadata"].get("uid"):
-        return None, None
-    of_job = (job.get("status") or {}).get("rayClusterName")
-    if not isinstance(of_job, str) or "/" in of_job:
-        return job, None
-    cluster = _read(f"RayCluster {of_job}", lambda: kube.get(f"{path}/rayclusters/{of_job}"))
-    if cluster is None or pod_status.controller_uid(cluster, "RayJob") != pod_status.uid(job):
-        return job, None
-    return job, cluster
+def _controlled(
+    items: Sequence[Object], kind: str, owner: Object | None, name: str | None = None
+) -> Object | None:
+    """The object that an owner controls, by UID, as labels and names can be anybody's."""
+    for each in items:
+        is_own = owner and pod_status.controller_uid(each, kind) == pod_status.uid(owner)
+        if is_own and name in (None, pod_status.name(each)):
+            return each
+    return None
 
 
 def _read(what: str, call: Callable[[], Any]) -> Any:
