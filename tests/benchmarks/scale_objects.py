@@ -166,13 +166,21 @@ def ray_cluster(run: Manifest, job: Manifest) -> Manifest:
         "kind": "RayCluster",
         "metadata": _owned(run, job, f"{run['metadata']['name']}-1-abcde"),
         "spec": _cluster_spec(),
-        "status": {"state": "ready"},
+        "status": {
+            "state": "ready",
+            # The operator polls the head that KubeRay names, and no other pod.
+            "head": {"podName": _pod_name(run, "head"), "podIP": HEADS},
+        },
     }
+
+
+def _pod_name(run: Manifest, role: str) -> str:
+    return f"{run['metadata']['name']}-1-{role}"
 
 
 def pod(run: Manifest, cluster: Manifest, role: str, node: str) -> Manifest:
     """Its head or worker, which runs."""
-    metadata = _owned(run, cluster, f"{run['metadata']['name']}-1-{role}", role=role)
+    metadata = _owned(run, cluster, _pod_name(run, role), role=role)
     metadata["labels"]["ray.io/node-type"] = role
     volumes = [
         {"name": f"v{number}", "configMap": {"name": "settings", "items": []}}
