@@ -46,18 +46,17 @@ async def test_what_vanished_while_a_watch_had_expired_is_taken_out(
     jobs = [uncached.create(a_ray_job(run, f"digits-{number}")) for number in (1, 2)]
     kept = uncached.create(a_ray_job(others, "other-1"))
     listed: list[str] = []
-    real = Connection.list_objects
+    real = Connection.list_versions
 
-    async def list_objects(self, path, *args, metadata_only=False):
-        if metadata_only:
-            listed.append(path)
-        return await real(self, path, *args, metadata_only=metadata_only)
+    async def list_versions(self, path, *args):
+        listed.append(path)
+        return await real(self, path, *args)
 
     proxy = Proxy(urlsplit(uncached.url).port)
     await proxy.up()
     async with watching(uncached, namespace, port=proxy.port) as cluster:
         assert len(cluster.stores.ray_jobs.of_run((namespace, "digits"))) == 2
-        monkeypatch.setattr(Connection, "list_objects", list_objects)
+        monkeypatch.setattr(Connection, "list_versions", list_versions)
         await proxy.down()
         for job in jobs:
             uncached.request("DELETE", uncached.path(job))

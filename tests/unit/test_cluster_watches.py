@@ -8,6 +8,7 @@ import pytest
 from support.builders import an_object
 from support.watches import a_watch
 from trainingrun.cluster.api_client import Forbidden
+from trainingrun.cluster.object_store import Key
 from trainingrun.cluster.watches import STALE_AFTER_S, HistoryRewound
 
 LASTS_S = 8.0
@@ -30,9 +31,9 @@ class Lists:
     def __init__(self, version: int, *items: tuple[str, str, int]):
         self.version, self.items = version, items
 
-    async def list_objects(self, path: str, *_: Any, **__: Any) -> tuple[list[Any], int]:
+    async def list_versions(self, *_: Any) -> tuple[dict[Key, tuple[str, int]], int]:
         """The list."""
-        return [an_object(name, version, uid) for name, uid, version in self.items], self.version
+        return {("", name): (uid, version) for name, uid, version in self.items}, self.version
 
 
 async def opened_and_compared(watch) -> None:

@@ -12,7 +12,7 @@ import math
 import resource
 import socket
 from asyncio import sslproto
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -24,7 +24,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 from ..rendering.names import MANAGER
 from .bounded_json import loads
-from .object_store import encoded
+from .object_store import Key, encoded, key_of
 
 log = logging.getLogger(__name__)
 
@@ -214,19 +214,39 @@ class Connection:
         return found
 
     async def list_objects(
-        self, path: str, query: Mapping[str, str], page: int, *, metadata_only: bool = False
+        self, path: str, query: Mapping[str, str], page: int
     ) -> tuple[list[dict[str, Any]], int]:
         """Every object of a collection as of now, read `page` at once, and the list's version."""
         found: list[dict[str, Any]] = []
-        wanted = {**query, "limit": str(page)}
-        accept = METADATA_ONLY if metadata_only else "application/json"
         async with self.lists:
-            while True:
-                listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
+            async for listed in self._pages(path, query, page, "application/json"):
                 found += listed["items"] or ()
-                if not listed["metadata"].get("continue"):
-                    return found, int(listed["metadata"]["resourceVersion"])
-                wanted["continue"] = listed["metadata"]["continue"]
+        return found, int(listed["metadata"]["resourceVersion"])
+
+    async def list_versions(
+        self, path: str, query: Mapping[str, str], page: int
+    ) -> tuple[dict[Key, tuple[str, int]], int]:
+        """UID and resource version of every object of a collection as of now, and the list's
+        version. No more than one page is in memory at once.
+        """
+        found: dict[Key, tuple[str, int]] = {}
+        async with self.lists:
+            async for listed in self._pages(path, query, page, METADATA_ONLY):
+                of = [(key_of(item), item["metadata"]) for item in listed["items"] or ()]
+                found |= {key: (one["uid"], int(one["resourceVersion"])) for key, one in of}
+        return found, int(listed["metadata"]["resourceVersion"])
+
+    async def _pages(
+        self, path: str, query: Mapping[str, str], page: int, accept: str
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The pages of a list, at least one."""
+        wanted = {**query, "limit": str(page)}
+        while True:
+            listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
+            yield listed
+            if not listed["metadata"].get("continue"):
+                return
+            wanted["continue"] = listed["metadata"]["continue"]
 
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""

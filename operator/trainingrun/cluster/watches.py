@@ -29,7 +29,7 @@ from .api_client import (
     text_of,
 )
 from .bounded_json import ShallowContent, is_json
-from .object_store import Key, Store, key_of
+from .object_store import Key, Store
 from .resources import PLURALS, RAY_API, path
 from .run_stores import Kind, Stores
 
@@ -493,13 +493,8 @@ class Watch:
         wait = RETRY_S[0]
         while True:
             try:
-                items, version = await self._connection.list_objects(
-                    self.path, self._query, PAGE, metadata_only=True
-                )
+                return await self._connection.list_versions(self.path, self._query, PAGE)
             except ClusterError as error:
                 log.info("%s", error, extra={"path": self.path})
                 await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311
                 wait = min(wait * 2, RETRY_S[1])
-            else:
-                of = [(key_of(item), item["metadata"]) for item in items]
-                return {key: (one["uid"], int(one["resourceVersion"])) for key, one in of}, version

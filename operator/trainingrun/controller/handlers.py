@@ -119,7 +119,7 @@ def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     settings.scanning.disabled = settings.peering.namespaced
     settings.watching.field_selectors[CRDS] = "metadata.name=rayjobs.ray.io"
     settings.persistence.diffbase_storage = _NoDiffs()  # four fifths of the time of each event
-    settings.queueing.idle_timeout = 1.0  # an object that was listed stays in memory for so long
+    settings.queueing.idle_timeout = 0.05  # an object that was listed stays in memory for so long
     settings.networking.request_timeout = own.request_timeout_s
     settings.networking.error_backoffs = _Backoffs()
     settings.watching.chunk_size = CHUNK
