@@ -13,7 +13,7 @@ from support.operators import (
     OPERATOR_NAMESPACE,
     PlaysHead,
     PlaysKubeRay,
-    configuration_of,
+    credentials_of,
     settings_for,
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
@@ -59,8 +59,8 @@ async def head():
 @pytest.fixture
 def new_operator(apiserver, namespace, head):
     async def make(**settings) -> Operator:
-        configuration = await configuration_of(apiserver)
-        return Operator(settings_for(namespace, **settings), configuration, head.target)
+        credentials = credentials_of(apiserver)
+        return Operator(settings_for(namespace, **settings), credentials, head.target)
 
     return make
 

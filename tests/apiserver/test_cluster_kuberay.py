@@ -14,7 +14,7 @@ from support.operators import (
     Proxy,
     WatchOnly,
     a_run,
-    configuration_of,
+    credentials_of,
     eventually,
     kopf_running,
     owned_by,
@@ -80,7 +80,7 @@ async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kubera
     """It may not watch CRDs there, and kopf learns of a kind in no other way."""
     namespace = bare.new_namespace()
     bare.create(a_run(namespace))
-    connection = Connection(await configuration_of(bare))
+    connection = Connection(credentials_of(bare))
     cluster = KubernetesCluster(connection, [namespace], kuberay_check_s=0.3)
     async with kopf_running(WatchOnly(cluster), namespace) as memo:
         await eventually(lambda: cluster.watches.synced)
@@ -217,7 +217,7 @@ async def test_kuberays_namespace_is_found_by_its_cluster_role_binding_and_by_no
         "spec": {"containers": [{"name": "main", "image": "x"}]},
     }
     apiserver.create(pod)
-    connection = Connection(await configuration_of(apiserver))
+    connection = Connection(credentials_of(apiserver))
     found = KubeRayNamespaces(connection, retry_s=0.1)
     task = asyncio.create_task(found.run())
     try:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from support.apiserver import ApiError
-from support.operators import configuration_of
+from support.operators import credentials_of
 from trainingrun.cluster import nodes as nodes_module
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.nodes import Leases, age_of_last_write
@@ -29,7 +29,7 @@ def lease(name: str) -> dict:
 
 @pytest.fixture
 async def leases(apiserver):
-    connection = Connection(await configuration_of(apiserver))
+    connection = Connection(credentials_of(apiserver))
     yield Leases(connection)
     await connection.close()
 
@@ -89,7 +89,7 @@ async def test_a_lease_that_was_old_before_anybody_asked_is_old_at_the_second_re
 
 async def test_a_lease_that_cannot_be_read_is_unknown(apiserver, leases):
     assert await leases.ages(["no-such-node"]) == {}
-    nobody_listens = Connection(await configuration_of(apiserver, port=1))
+    nobody_listens = Connection(credentials_of(apiserver, port=1))
     assert await Leases(nobody_listens).ages(["any"]) == {}
     await nobody_listens.close()
 
@@ -105,7 +105,7 @@ async def test_a_leader_that_renews_at_a_whole_second_is_not_refused(
             return super().now(tz).replace(microsecond=0)
 
     monkeypatch.setattr(leadership, "datetime", WholeSecond)
-    connection = Connection(await configuration_of(apiserver), timeout_s=leadership.REQUEST_S)
+    connection = Connection(credentials_of(apiserver), timeout_s=leadership.REQUEST_S)
     candidate = leadership.Leadership(connection, namespace, "whole-second", "me")
     apiserver.create(
         {

@@ -5,7 +5,7 @@ from support.operators import (
     PlaysHead,
     PlaysKubeRay,
     a_run,
-    configuration_of,
+    credentials_of,
     eventually,
     running,
     settings_for,
@@ -33,7 +33,7 @@ async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tupl
             settings = type(settings)(
                 type(settings.operator)(kuberay_check_s=0.3), settings.render, settings.reconcile
             )
-        operator = Operator(settings, await configuration_of(apiserver), head.target)
+        operator = Operator(settings, credentials_of(apiserver), head.target)
         kuberay = PlaysKubeRay(apiserver, namespace)
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainingruns"
 

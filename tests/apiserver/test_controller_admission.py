@@ -12,7 +12,7 @@ from support.goldens import rendered
 from support.operators import (
     PlaysKubeRay,
     a_run,
-    configuration_of,
+    credentials_of,
     eventually,
     running,
     settings_for,
@@ -36,7 +36,7 @@ async def test_runs_behind_a_slow_webhook_begin_and_hold_up_no_run_of_another_na
 ):
     """The webhook answers only after a leader's whole time to write, which it renews meanwhile."""
     settings = settings_for(namespace, other_namespace)
-    operator = Operator(settings, await configuration_of(apiserver), head.target)
+    operator = Operator(settings, credentials_of(apiserver), head.target)
     other = PlaysKubeRay(apiserver, other_namespace)
     async with (
         HeldWebhook().listening(apiserver, namespace, tmp_path) as webhook,
@@ -130,7 +130,7 @@ async def test_a_ray_job_that_a_policy_changes_is_made_once_and_left_as_it_is(
         return made["spec"].get("ttlSecondsAfterFinished") == 77
 
     await eventually(changed)
-    operator = Operator(settings_for(namespace), await configuration_of(server), head.target)
+    operator = Operator(settings_for(namespace), credentials_of(server), head.target)
     async with running(operator):
         run = server.create(a_run(namespace))
         (name,) = await eventually(kuberay.jobs)

@@ -16,7 +16,7 @@ from support.operators import (
     Proxy,
     a_ray_job,
     a_run,
-    configuration_of,
+    credentials_of,
     document,
     eventually,
     owned_by,
@@ -179,7 +179,7 @@ async def test_a_watch_that_is_open_and_says_nothing_is_noticed_within_ten_secon
 async def test_a_watch_is_never_opened_on_a_connection_that_may_have_gone_silent(apiserver):
     proxy = Proxy(urlsplit(apiserver.url).port)
     await proxy.up()
-    connection = Connection(await configuration_of(apiserver, proxy.port))
+    connection = Connection(credentials_of(apiserver, proxy.port))
     session = connection.session_for_watches(lambda request, send: send(request))
     try:
         async with asyncio.timeout(PATIENCE_S):

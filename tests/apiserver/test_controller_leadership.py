@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.operators import PATIENCE_S, Proxy, a_lease, a_run, configuration_of, eventually
+from support.operators import PATIENCE_S, Proxy, a_lease, a_run, credentials_of, eventually
 from support.processes import Process, wait_for
 from trainingrun.cluster.api_client import Connection
 from trainingrun.controller import leadership
@@ -237,13 +237,13 @@ def clock(monkeypatch):
 class Candidates:
     """Two in this process, of which the first leads at the beginning."""
 
-    def __init__(self, configuration, system: str, tries: Counter[str]):
+    def __init__(self, credentials, system: str, tries: Counter[str]):
         self.terms: list[Leadership] = []
         self.overlaps = 0
         self._tries = tries
         self.both = [
             Leadership(
-                Connection(configuration, timeout_s=REQUEST_S),
+                Connection(credentials, timeout_s=REQUEST_S),
                 system,
                 "lease",
                 f"{system}-{number}",
@@ -295,7 +295,7 @@ async def two_candidates(apiserver, tries: Counter[str]):
     """They may never both write."""
     system = apiserver.new_namespace()
     apiserver.create(a_lease(system, "lease"))
-    found = Candidates(await configuration_of(apiserver), system, tries)
+    found = Candidates(credentials_of(apiserver), system, tries)
     tasks = [asyncio.create_task(found.watch())]
     try:
         for candidate in found.both:

@@ -8,7 +8,7 @@ from support.operators import (
     PlaysKubeRay,
     Proxy,
     a_run,
-    configuration_of,
+    credentials_of,
     eventually,
     running,
     settings_for,
@@ -47,9 +47,9 @@ async def test_a_second_attempt_never_begins_beside_one_that_cannot_be_seen(
         return next(c for c in status()["conditions"] if c["type"] == "Waiting")
 
     async with PlaysHead().listening() as head:
-        configuration = await configuration_of(apiserver, proxy.port)
+        credentials = credentials_of(apiserver, proxy.port)
         settings = settings_for(namespace, lease_name="trainingrun-operator")
-        operator = Operator(settings, configuration, head.target)
+        operator = Operator(settings, credentials, head.target)
         async with running(operator):
             run = apiserver.create(a_run(namespace))
             await eventually(lambda: status().get("attempt") == 1)

@@ -14,7 +14,7 @@ import pytest
 from support.operators import (
     PlaysKubeRay,
     a_run,
-    configuration_of,
+    credentials_of,
     eventually,
     running,
     settings_for,
@@ -122,7 +122,7 @@ def new_operator(apiserver, namespace, system, a_training):
 
     async def make() -> Operator:
         settings = settings_for(namespace, operator_namespace=system)
-        return Operator(settings, await configuration_of(apiserver), target)
+        return Operator(settings, credentials_of(apiserver), target)
 
     return make
 

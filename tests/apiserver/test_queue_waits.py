@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.apiserver import ApiServer, running_apiserver
-from support.operators import a_ray_job, a_run, configuration_of, eventually, running
+from support.operators import a_ray_job, a_run, credentials_of, eventually, running
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.kueue import what_it_waits_for
 from trainingrun.cluster.resources import QUEUE_RULES
@@ -59,7 +59,7 @@ def with_kueues_crd(apiserver: ApiServer) -> ApiServer:
 
 
 async def asked(server: ApiServer, job: dict[str, Any]) -> str | None:
-    connection = Connection(await configuration_of(server))
+    connection = Connection(credentials_of(server))
     try:
         return await what_it_waits_for(connection, job)
     finally:

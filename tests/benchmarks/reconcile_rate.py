@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiServer, running_apiserver  # noqa: E402
 from support.binaries import kuberay_crds, kuberay_operator  # noqa: E402
-from support.operators import RAY_API, a_run, configuration_of  # noqa: E402
+from support.operators import RAY_API, a_run, credentials_of  # noqa: E402
 from trainingrun.api.crd import crd  # noqa: E402
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun  # noqa: E402
 from trainingrun.cluster.api_client import Connection  # noqa: E402
@@ -84,7 +84,7 @@ async def measure(
 
     One more object is created first, and its child awaited: the operator is up by then.
     """
-    connection = Connection(await configuration_of(server))
+    connection = Connection(credentials_of(server))
     made: set[str] = set()
     watching = asyncio.create_task(collect(connection, children, made))
     try:

@@ -44,7 +44,7 @@ from aiohttp import web  # noqa: E402
 from benchmarks import scale_objects as objects  # noqa: E402
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiError, ApiServer, running_apiserver  # noqa: E402
-from support.operators import configuration_of  # noqa: E402
+from support.operators import credentials_of  # noqa: E402
 from trainingrun.cluster.api_client import Connection  # noqa: E402
 from trainingrun.cluster.resources import PLURALS, path, path_of_manifest  # noqa: E402
 from trainingrun.controller.settings import PREFIX  # noqa: E402
@@ -223,7 +223,7 @@ async def play(server: ApiServer, arguments: argparse.Namespace, count: Any) -> 
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, objects.HEADS, PROGRESS_PORT).start()
-    connection = Connection(await configuration_of(server))
+    connection = Connection(credentials_of(server))
     slots = asyncio.Semaphore(32)
 
     async def renew(number: int) -> None:

@@ -39,7 +39,7 @@ from support.apiserver import ApiServer, running_apiserver  # noqa: E402
 from support.operators import (  # noqa: E402
     PlaysHead,
     a_run,
-    configuration_of,
+    credentials_of,
     running,
     settings_for,
 )
@@ -280,12 +280,12 @@ async def replay(
 ) -> Replayed:
     """The operator and its run in such a cluster."""
     namespace = server.new_namespace()
-    configuration = await configuration_of(server)
-    connection = Connection(configuration)
+    credentials = credentials_of(server)
+    connection = Connection(credentials)
     hits = 0
     try:
         async with PlaysHead().listening() as head:
-            operator = Operator(settings_at(speed, namespace), configuration, head.target)
+            operator = Operator(settings_at(speed, namespace), credentials, head.target)
             cluster = SimulatedCluster(connection, namespace, head, stages, speed)
             cluster.gone_s = gone_s
             await cluster.add_node(HEAD_NODE, spot=False)

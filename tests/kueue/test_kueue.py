@@ -15,7 +15,7 @@ from support.neighbors import running_kuberay, running_kueue
 from support.operators import (
     RAY_API,
     PlaysHead,
-    configuration_of,
+    credentials_of,
     eventually,
     running,
     settings_for,
@@ -158,8 +158,8 @@ class Queue:
 async def queue(apiserver: ApiServer, namespace: str, neighbors: None) -> AsyncIterator[Queue]:
     """With an operator of ours, whose runs' drivers have nothing to say."""
     async with PlaysHead().listening() as head:
-        configuration = await configuration_of(apiserver)
-        async with running(Operator(settings_for(namespace), configuration, head.target)):
+        credentials = credentials_of(apiserver)
+        async with running(Operator(settings_for(namespace), credentials, head.target)):
             yield Queue(apiserver, namespace)
 
 

@@ -3,17 +3,18 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest import mock
 
 import kopf
 from aiohttp import web
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import load_kube_config
 
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import ClusterError, Connection
+from trainingrun.cluster.credentials import Credentials, load_credentials
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
 from trainingrun.controller import leadership
@@ -29,15 +30,13 @@ RAY_API = "ray.io/v1"
 PATIENCE_S = 90.0  # of a machine that is busy with other things; hardly ever needed
 
 
-async def configuration_of(server: ApiServer, port: int | None = None) -> Configuration:
-    """The client's configuration, as the operator loads it; `port` goes by way of a proxy."""
-    configuration = Configuration()
-    await load_kube_config(
-        config_file=str(server.kubeconfig), client_configuration=configuration, persist_config=False
-    )
+def credentials_of(server: ApiServer, port: int | None = None) -> Credentials:
+    """As the operator loads them; `port` goes by way of a proxy."""
+    with mock.patch.dict(os.environ, KUBECONFIG=str(server.kubeconfig)):
+        credentials = load_credentials()
     if port is not None:
-        configuration.host = f"https://127.0.0.1:{port}"
-    return configuration
+        credentials.server = f"https://127.0.0.1:{port}"
+    return credentials
 
 
 def settings_for(
@@ -129,7 +128,7 @@ async def watching(
     server: ApiServer, *namespaces: str, port: int | None = None, deaf: bool = False
 ) -> AsyncIterator[KubernetesCluster]:
     """The cluster as an operator of these namespaces sees it; `deaf`: without any further news."""
-    connection = Connection(await configuration_of(server, port))
+    connection = Connection(credentials_of(server, port))
     cluster = KubernetesCluster(connection, namespaces, kuberay_check_s=0.3)
     try:
         async with kopf_running(WatchOnly(cluster), *namespaces) as memo:

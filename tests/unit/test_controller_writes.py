@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import Configuration
 
 from trainingrun.cluster.api_client import ClusterError, Connection, NotLeading
+from trainingrun.cluster.credentials import Credentials
 
 
 @pytest.fixture
@@ -34,9 +34,7 @@ async def server():
 
 
 def connect(url: str, may_write_s: Callable[[], float]) -> Connection:
-    configuration = Configuration()
-    configuration.host = url
-    return Connection(configuration, may_write_s=may_write_s)
+    return Connection(Credentials(url), may_write_s=may_write_s)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -78,9 +76,7 @@ async def test_a_slow_answer_is_awaited_while_the_lease_is_renewed(server):
 
 async def test_an_error_that_says_nothing_is_named_by_its_type(server):
     url, _ = server
-    configuration = Configuration()
-    configuration.host = url
-    connection = Connection(configuration, timeout_s=0.2)
+    connection = Connection(Credentials(url), timeout_s=0.2)
     try:
         with pytest.raises(ClusterError, match=r"GET /slow: \w*TimeoutError$"):
             await connection.request("GET", "/slow")

@@ -1,7 +1,7 @@
 """Plain dicts to and from the API server over HTTP: requests and server-side apply.
 
-`kubernetes.aio` finds and refreshes credentials; its generated models are left out, for they drop
-fields that they do not define, such as those of a newer KubeRay.
+The official client's models would drop fields that they do not define, such as those of a newer
+KubeRay.
 """
 
 import asyncio
@@ -18,12 +18,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from ..rendering.names import MANAGER
 from .bounded_json import loads
+from .credentials import Credentials
 from .object_store import Key, encoded, key_of
 
 log = logging.getLogger(__name__)
@@ -103,31 +101,12 @@ def allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def load_configuration() -> Configuration:
-    """The API server's address and credentials: in a pod its service account, else kubeconfig.
-
-    Raises:
-        ClusterError: neither is there.
-    """
-    configuration = Configuration()
-    try:
-        load_incluster_config(client_configuration=configuration)
-    except ConfigException:
-        try:
-            await load_kube_config(client_configuration=configuration, persist_config=False)
-        except ConfigException as error:
-            raise ClusterError(
-                f"no cluster is configured ({error}); run in a pod or set KUBECONFIG"
-            ) from None
-    return configuration
-
-
 class Connection:
     """One API server. Made inside a running event loop; `close` it."""
 
     def __init__(
         self,
-        configuration: Configuration,
+        credentials: Credentials,
         *,
         timeout_s: float = 30.0,
         count: Callable[[str, str], None] = lambda verb, code: None,
@@ -136,19 +115,16 @@ class Connection:
         """Connects lazily.
 
         Args:
-            configuration: From `load_configuration`.
+            credentials: From `load_credentials`.
             timeout_s: Longest wait for the answer to one request, watches aside.
             count: Called with the HTTP method and the status code ("error" without an answer)
                 of each request.
             may_write_s: Called before each request that changes something: for how many seconds
                 from now this process may, see `NotLeading`.
         """
-        self._configuration = configuration
-        self.server = str(configuration.host).rstrip("/")
+        self._credentials, self.server = credentials, credentials.server
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.count, self._may_write_s = count, may_write_s
-        # Reads the CA and client certificates as the generated client would.
-        self._tls = RESTClientObject(configuration).ssl_context
         self._requests = self._new_session(REQUESTS)
         self.lists = asyncio.Semaphore(LISTS)
         """Held while a list is read."""
@@ -165,7 +141,7 @@ class Connection:
         async def authorized(
             request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
         ) -> aiohttp.ClientResponse:
-            request.headers.update(await self._headers("application/json"))
+            request.headers.update(self._headers("application/json"))
             return await send(request)
 
         return self._new_session(0, (middleware, authorized), reuse=False)
@@ -179,7 +155,10 @@ class Connection:
     ) -> aiohttp.ClientSession:
         """At most `limit` connections at once; 0: as many as are opened."""
         connector = aiohttp.TCPConnector(
-            ssl=self._tls, limit=limit, socket_factory=_keepalive_socket, force_close=not reuse
+            ssl=self._credentials.tls,
+            limit=limit,
+            socket_factory=_keepalive_socket,
+            force_close=not reuse,
         )
         return aiohttp.ClientSession(
             connector=connector, trust_env=True, read_bufsize=READ_BYTES, middlewares=middlewares
@@ -265,7 +244,7 @@ class Connection:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[dict[str, Any], str | None]:
-        headers, data = await self._headers(content_type), None if body is None else encoded(body)
+        headers, data = self._headers(content_type), None if body is None else encoded(body)
         headers["Accept"] = accept
         answering = self._answer(method, path, query, data, headers)
         try:
@@ -336,13 +315,9 @@ class Connection:
             content_type=APPLY,
         )
 
-    async def _headers(self, content_type: str) -> dict[str, str]:
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
-        # Read anew each time: a service account's token is rotated while the operator runs.
-        for setting in (await self._configuration.auth_settings()).values():
-            if setting["in"] == "header" and setting["value"]:
-                headers[setting["key"]] = setting["value"]
-        return headers
+    def _headers(self, content_type: str) -> dict[str, str]:
+        own = {"Content-Type": content_type, "Accept": "application/json"}
+        return {**own, **self._credentials.headers()}
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -6,9 +6,14 @@ import contextlib
 import socket
 import sys
 
+if __name__ == "__main__":
+    # kopf imports the official client wherever it is installed, as beside the command line: 22 MB
+    # of which nothing is used here.
+    sys.modules["kubernetes"] = None  # type: ignore[assignment]
+
 import kopf
 
-from ..cluster.api_client import ClusterError, load_configuration
+from ..cluster.credentials import NoCredentials, load_credentials
 from . import handlers as handlers  # registers them
 from . import logs
 from .settings import Settings, SettingsError, from_environment, variables
@@ -32,10 +37,11 @@ def main() -> int:
         return 2
     logs.configure(settings.operator.log_level)
     try:
-        return asyncio.run(_run(settings))
-    except ClusterError as error:
+        load_credentials()  # or one sentence now
+    except NoCredentials as error:
         print(error, file=sys.stderr)
         return 2
+    return asyncio.run(_run(settings))
 
 
 def _shown(value: object) -> str:
@@ -43,7 +49,6 @@ def _shown(value: object) -> str:
 
 
 async def _run(settings: Settings) -> int:
-    await load_configuration()  # or one sentence now
     own = settings.operator
     memo = kopf.Memo(stop=asyncio.Event(), crashed=asyncio.Event())
     await kopf.operator(

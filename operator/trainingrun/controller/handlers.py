@@ -23,7 +23,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
-from ..cluster.api_client import ClusterError, allow_many_connections, load_configuration
+from ..cluster.api_client import allow_many_connections
+from ..cluster.credentials import NoCredentials, load_credentials
 from ..cluster.watches import RETRY_S
 from ..rendering.names import RUN_LABEL
 from .operator import Operator
@@ -63,10 +64,10 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     if "operator" not in memo:
         allow_many_connections()
         try:
-            memo.operator = Operator(from_environment(), await load_configuration())
+            memo.operator = Operator(from_environment(), load_credentials())
             memo.servers = await serve(memo.operator)
             memo.exemption = asyncio.create_task(_exempt_from_collection(memo.operator))
-        except (SettingsError, ClusterError, OSError) as error:
+        except (SettingsError, NoCredentials, OSError) as error:
             raise kopf.PermanentError(str(error)) from error
     configure(settings, memo.operator.settings.operator)
     memo.task = asyncio.create_task(memo.operator.run(), name="operator")

@@ -7,9 +7,8 @@ import time
 import uuid
 from collections.abc import Callable
 
-from kubernetes.aio.client import Configuration
-
 from ..cluster.api_client import ClusterError, Conflict, Connection, NotLeading
+from ..cluster.credentials import Credentials
 from ..cluster.live_cluster import KubernetesCluster
 from .leadership import REQUEST_S, Leadership
 from .logs import about
@@ -37,21 +36,21 @@ class Operator:
     def __init__(
         self,
         settings: Settings,
-        configuration: Configuration,
+        credentials: Credentials,
         resolve: Callable[["Operator", Key, str, int], Target | None] | None = None,
     ):
         """Made inside the event loop that will run it.
 
         Args:
             settings: From the environment.
-            configuration: The API server's address and credentials.
+            credentials: The API server's address and credentials.
             resolve: Where the progress of a run is fetched; default: its head pod's IP.
         """
         self.settings = settings
         own = settings.operator
         self.queue = self._new_queue()
         self.leadership = Leadership(
-            Connection(configuration, timeout_s=REQUEST_S),
+            Connection(credentials, timeout_s=REQUEST_S),
             settings.render.operator_namespace,
             own.lease_name,
             f"{socket.gethostname()}_{uuid.uuid4()}",
@@ -63,7 +62,7 @@ class Operator:
             lambda: self.leadership.leads,
         )
         self._connection = Connection(
-            configuration,
+            credentials,
             timeout_s=own.request_timeout_s,
             count=self.metrics.count_call,
             may_write_s=self.leadership.may_write_s,
