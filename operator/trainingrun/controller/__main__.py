@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from typing import Any
 
 if __name__ == "__main__":
     # kopf imports the official client wherever it is installed, as beside the command line: 22 MB
@@ -12,6 +13,7 @@ if __name__ == "__main__":
     sys.modules["kubernetes"] = None  # type: ignore[assignment]
 
 import kopf
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from ..cluster.credentials import NoCredentials, load_credentials
 from . import handlers as handlers  # registers them
@@ -53,6 +55,7 @@ async def _run(settings: Settings) -> int:
     memo = kopf.Memo(stop=asyncio.Event(), crashed=asyncio.Event())
     await kopf.operator(
         memo=memo,
+        memories=_NoMemories(),
         namespaces=own.namespaces,
         clusterwide=not own.namespaces,
         standalone=True,
@@ -60,6 +63,16 @@ async def _run(settings: Settings) -> int:
         stop_flag=memo.stop,
     )
     return 1 if memo.crashed.is_set() else 0
+
+
+class _NoMemories(ResourceMemories):
+    """Nothing is remembered of an object, where kopf would keep 1.1 kB of each: its daemons, delays
+    and handlers of changes, which read it, are not used.
+    """
+
+    async def recall(self, *args: Any, **options: Any) -> ResourceMemory:
+        """What kopf is to know while it handles one event."""
+        return await super().recall(*args, **{**options, "ephemeral": True})
 
 
 def _every_address() -> str:
