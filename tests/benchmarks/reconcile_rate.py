@@ -1,12 +1,15 @@
 """How fast do many runs become jobs? TrainingRun -> RayJob beside KubeRay's RayJob -> RayCluster.
 
-    python tests/benchmarks/reconcile_rate.py [--runs 300]
+    python tests/benchmarks/reconcile_rate.py [--runs 300] [--busy]
 
 Both operators run, one after the other, as processes of their own against one bare API server
 (etcd and kube-apiserver, no kubelet). Each is running before the objects are created, all at once;
 the time is that from the first creation until the last child exists. Beside its RayJob a
 TrainingRun gets a Secret, a NetworkPolicy, a status and an event; a RayJob gets its RayCluster,
-whose pods and services KubeRay's other controller makes at the same time.
+whose pods and services KubeRay's other controller makes at the same time. The CPU time that each
+operator used is printed too: what else the machine does changes it less than the rate.
+
+With `--busy` another process per core does nothing but keep the core busy, beside both.
 
 Needs the binaries of `make test` and `kuberay-operator` in $KUBEBUILDER_ASSETS or on PATH.
 """
@@ -27,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
+from benchmarks.scale import cpu_s  # noqa: E402
 from support import benchmark_page  # noqa: E402
 from support.apiserver import ApiServer, running_apiserver  # noqa: E402
 from support.binaries import kuberay_crds, kuberay_operator  # noqa: E402
@@ -45,42 +49,58 @@ def main() -> None:
     """Measures both and prints the ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=300)
-    runs = parser.parse_args().runs
+    parser.add_argument("--busy", action="store_true", help="beside a busy process per core")
+    arguments = parser.parse_args()
+    runs = arguments.runs
     binary = str(kuberay_operator())
-    with running_apiserver() as server, tempfile.TemporaryDirectory() as logs:
+    with (
+        running_apiserver() as server,
+        tempfile.TemporaryDirectory() as logs,
+        busy_cores(os.cpu_count() or 1 if arguments.busy else 0),
+    ):
         server.install_crd(crd())
         for file in sorted(kuberay_crds()[0].parent.glob("ray.io_*.yaml")):
             server.install_crd(file.read_text())
         ours, theirs = server.new_namespace(), server.new_namespace()
-        with process(our_command(), Path(logs, "ours"), our_environment(server, ours)):
-            our_s = asyncio.run(
+        with process(our_command(), Path(logs, "ours"), our_environment(server, ours)) as pid:
+            our_s, our_cpu_s = asyncio.run(
                 measure(
                     server,
+                    pid,
                     [a_run(ours, f"run-{number}") for number in range(runs)],
                     path(API_VERSION, KIND, ours),
                     path(RAY_API, "RayJob", ours),
                 )
             )
-        print(f"TrainingRun -> RayJob     {runs} in {our_s:6.2f} s   {runs / our_s:6.1f}/s")
-        with process(kuberay_command(binary, server, theirs), Path(logs, "kuberay"), os.environ):
-            their_s = asyncio.run(
+        say("TrainingRun -> RayJob", runs, our_s, our_cpu_s)
+        command = kuberay_command(binary, server, theirs)
+        with process(command, Path(logs, "kuberay"), os.environ) as pid:
+            their_s, their_cpu_s = asyncio.run(
                 measure(
                     server,
+                    pid,
                     [a_ray_job(theirs, f"run-{number}") for number in range(runs)],
                     path(RAY_API, "RayJob", theirs),
                     path(RAY_API, "RayCluster", theirs),
                 )
             )
-        print(f"RayJob -> RayCluster      {runs} in {their_s:6.2f} s   {runs / their_s:6.1f}/s")
+        say("RayJob -> RayCluster", runs, their_s, their_cpu_s)
         print(f"ratio                     {their_s / our_s:.2f}")
+        what = f"{runs} runs created at once" + ", a busy process per core" * arguments.busy
         rates = (f"{runs / our_s:.0f} RayJobs/s", f"KubeRay: {runs / their_s:.0f} RayClusters/s")
-        benchmark_page.write("operator", [(f"{runs} runs created at once", *rates)])
+        benchmark_page.write("operator", [(what, *rates)])
+
+
+def say(what: str, runs: int, seconds: float, of_a_core_s: float) -> None:
+    each = f"{of_a_core_s / runs * 1000:.1f} ms of a core each"
+    print(f"{what:<25} {runs} in {seconds:6.2f} s   {runs / seconds:6.1f}/s   {each}")
 
 
 async def measure(
-    server: ApiServer, manifests: list[dict[str, Any]], parents: str, children: str
-) -> float:
-    """Seconds from the first creation until there are as many children as parents.
+    server: ApiServer, pid: int, manifests: list[dict[str, Any]], parents: str, children: str
+) -> tuple[float, float]:
+    """Seconds from the first creation until there are as many children as parents, and those of a
+    core that the process `pid` used meanwhile.
 
     One more object is created first, and its child awaited: the operator is up by then.
     """
@@ -91,7 +111,7 @@ async def measure(
         warm_up = {**manifests[0], "metadata": {**manifests[0]["metadata"], "name": "warm-up"}}
         await connection.create(parents, warm_up)
         await until(lambda: len(made) == 1)
-        begin = time.monotonic()
+        begin, cpu_before_s = time.monotonic(), cpu_s(pid)
         slots = asyncio.Semaphore(32)
 
         async def create(manifest: dict[str, Any]) -> None:
@@ -100,7 +120,7 @@ async def measure(
 
         await asyncio.gather(*(create(manifest) for manifest in manifests))
         await until(lambda: len(made) == len(manifests) + 1)
-        return time.monotonic() - begin
+        return time.monotonic() - begin, cpu_s(pid) - cpu_before_s
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -166,14 +186,27 @@ def kuberay_command(binary: str, server: ApiServer, namespace: str) -> list[str]
 
 
 @contextlib.contextmanager
-def process(command: list[str], log: Path, environment: Any) -> Iterator[None]:
-    """Runs it; shows the end of its log if it ended by itself."""
+def busy_cores(number: int) -> Iterator[None]:
+    """So many processes that each keep a core busy."""
+    command = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(command) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+@contextlib.contextmanager
+def process(command: list[str], log: Path, environment: Any) -> Iterator[int]:
+    """Runs it, with its process id; shows the end of its log if it ended by itself."""
     with log.open("wb") as output:
         running = subprocess.Popen(
             command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            yield
+            yield running.pid
         finally:
             ended = running.poll() is not None
             running.terminate()

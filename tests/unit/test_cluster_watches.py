@@ -33,7 +33,7 @@ class Lists:
 
     async def list_versions(self, *_: Any) -> tuple[dict[Key, tuple[str, int]], int]:
         """The list."""
-        return {("", name): (uid, version) for name, uid, version in self.items}, self.version
+        return {("ns", name): (uid, version) for name, uid, version in self.items}, self.version
 
 
 async def opened_and_compared(watch) -> None:

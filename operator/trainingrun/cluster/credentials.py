@@ -79,7 +79,9 @@ def _of_kubeconfig() -> Credentials:
     """Of its current context."""
     try:
         found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
-    except (kopf.LoginError, yaml.YAMLError) as error:
+    except yaml.YAMLError:  # whose text has a line of the file, perhaps the token's
+        raise NoCredentials("the kubeconfig is not YAML; correct it, or set KUBECONFIG") from None
+    except kopf.LoginError as error:
         raise NoCredentials(f"no cluster is configured ({error}); set KUBECONFIG") from None
     if found is None or not found.server:
         raise NoCredentials(
