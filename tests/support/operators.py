@@ -14,10 +14,11 @@ from aiohttp import web
 from support.apiserver import ApiError, ApiServer
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import ClusterError, Connection
-from trainingrun.cluster.credentials import Credentials, load_credentials
+from trainingrun.cluster.credentials import Credentials
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers as handlers  # registers them with kopf
 from trainingrun.controller import leadership
+from trainingrun.controller.login import load_credentials
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.progress_polling import Target
 from trainingrun.controller.settings import OperatorSettings, Settings

@@ -115,7 +115,7 @@ class Connection:
         """Connects lazily.
 
         Args:
-            credentials: From `load_credentials`.
+            credentials: The API server's address, and as whom to speak to it.
             timeout_s: Longest wait for the answer to one request, watches aside.
             count: Called with the HTTP method and the status code ("error" without an answer)
                 of each request.

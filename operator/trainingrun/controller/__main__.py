@@ -15,9 +15,9 @@ if __name__ == "__main__":
 import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
-from ..cluster.credentials import NoCredentials, load_credentials
 from . import handlers as handlers  # registers them
 from . import logs
+from .login import NoCredentials, load_credentials
 from .settings import Settings, SettingsError, from_environment, variables
 
 

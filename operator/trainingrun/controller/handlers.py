@@ -24,9 +24,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from ..api.v1alpha1 import GROUP, PLURAL, VERSION
 from ..cluster.api_client import allow_many_connections
-from ..cluster.credentials import NoCredentials, load_credentials
 from ..cluster.watches import RETRY_S
 from ..rendering.names import RUN_LABEL
+from .login import NoCredentials, load_credentials
 from .operator import Operator
 from .settings import OperatorSettings, SettingsError, from_environment
 

@@ -5,8 +5,9 @@ import subprocess
 import pytest
 import yaml
 
-from trainingrun.cluster import credentials
-from trainingrun.cluster.credentials import TOKEN_S, NoCredentials, load_credentials
+from trainingrun.cluster.credentials import TOKEN_S, Credentials
+from trainingrun.controller import login
+from trainingrun.controller.login import NoCredentials, load_credentials
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def authority(tmp_path):
 @pytest.fixture(autouse=True)
 def nothing(tmp_path, monkeypatch):
     """A process outside of any pod, without kubeconfig."""
-    monkeypatch.setattr(credentials, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(login, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -71,7 +72,7 @@ def test_a_token_that_was_replaced_is_used_within_a_minute(tmp_path):
     now = [100.0]
     file = tmp_path / "token"
     file.write_text("first")
-    found = credentials.Credentials("https://here", token_file=file, clock=lambda: now[0])
+    found = Credentials("https://here", token_file=file, clock=lambda: now[0])
     assert found.headers() == {"Authorization": "Bearer first"}
     file.write_text("second")
     now[0] += TOKEN_S
