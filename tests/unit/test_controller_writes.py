@@ -74,6 +74,25 @@ async def test_a_slow_answer_is_awaited_while_the_lease_is_renewed(server):
     assert (found, asked) == ({"kind": "Thing"}, ["POST"])
 
 
+@pytest.mark.parametrize("exempt", ["", "api.invalid"])
+async def test_the_api_server_is_reached_through_the_proxy_that_the_environment_names(
+    server, monkeypatch, exempt
+):
+    url, asked = server
+    monkeypatch.setenv("http_proxy", url)
+    monkeypatch.setenv("no_proxy", exempt)
+    connection = connect("http://api.invalid:443", lambda: 30.0)
+    try:
+        if exempt:
+            with pytest.raises(ClusterError, match=r"GET /thing: Cannot connect to host api.inval"):
+                await connection.request("GET", "/thing")
+        else:
+            await connection.request("GET", "/thing")
+    finally:
+        await connection.close()
+    assert asked == ([] if exempt else ["GET"])
+
+
 async def test_an_error_that_says_nothing_is_named_by_its_type(server):
     url, _ = server
     connection = Connection(Credentials(url), timeout_s=0.2)

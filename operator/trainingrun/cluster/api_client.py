@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -161,7 +163,10 @@ class Connection:
             force_close=not reuse,
         )
         return aiohttp.ClientSession(
-            connector=connector, trust_env=True, read_bufsize=READ_BYTES, middlewares=middlewares
+            connector=connector,
+            proxy=proxy_for(self.server),
+            read_bufsize=READ_BYTES,
+            middlewares=middlewares,
         )
 
     async def close(self) -> None:
@@ -318,6 +323,16 @@ class Connection:
     def _headers(self, content_type: str) -> dict[str, str]:
         own = {"Content-Type": content_type, "Accept": "application/json"}
         return {**own, **self._credentials.headers()}
+
+
+def proxy_for(server: str) -> str | None:
+    """The proxy that the environment names for this server, read once.
+
+    With `trust_env` aiohttp would read it, and ~/.netrc, in another thread before each request:
+    two thirds of what a request takes of a core.
+    """
+    parts = urlsplit(server)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
