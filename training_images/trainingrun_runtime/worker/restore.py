@@ -58,6 +58,8 @@ def agree(
         NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
     """
     disk, in_pod = _temporary_folder(), ray.train.get_context().get_local_world_size()
+    if "KUBERNETES_SERVICE_HOST" not in os.environ:  # all of Ray's nodes are on this machine
+        in_pod = world_size
     uri, refused = "", dict[str, str]()
     for _ in range(MOST_TRIED):
         chosen: Any = None
