@@ -75,7 +75,8 @@ async def test_a_cancelled_worker_takes_no_run_with_it():
 async def begun(queue: WorkQueue) -> list[tuple[str, str]]:
     """The runs that may begin now, each in a worker of its own."""
     workers = [asyncio.create_task(queue.get()) for _ in range(60)]
-    await asyncio.sleep(0)
+    for _ in range(2):  # `get` lets others run first
+        await asyncio.sleep(0)
     found = [worker.result() for worker in workers if worker.done()]
     for worker in workers:
         worker.cancel()
@@ -150,3 +151,24 @@ async def test_many_runs_of_one_namespace_hold_up_no_run_of_another_one():
         queue.done(order[-1])
     assert order == [many[0], A, many[1]], "namespaces take turns, in order within each"
     queue.close()
+
+
+async def test_others_run_between_reconciles_that_wait_for_nothing():
+    """Such as the renewal of the Lease, while thousands of runs have nothing to do."""
+    queue, order = WorkQueue(), list[str]()
+    for number in range(3):
+        queue.add(("ns", str(number)))
+
+    async def work() -> None:
+        for _ in range(3):
+            key = await queue.get()
+            order.append("reconciled")
+            queue.done(key)
+
+    async def renew() -> None:
+        for _ in range(3):
+            order.append("renewed")
+            await asyncio.sleep(0)
+
+    await asyncio.gather(work(), renew())
+    assert order[:4] == ["renewed", "reconciled", "renewed", "reconciled"]

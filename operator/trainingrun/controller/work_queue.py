@@ -64,6 +64,9 @@ class WorkQueue:
 
     async def get(self) -> Key:
         """The run that is to begin; waits until there is one."""
+        # A reconcile that finds nothing to do waits for nothing: thousands of them in a row would
+        # keep the event loop from renewing the Lease.
+        await asyncio.sleep(0)
         while (key := self._next()) is None:
             getter = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
