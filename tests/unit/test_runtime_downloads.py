@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from support.checkpoints import put, saved
 from trainingrun_runtime.checkpoints import downloads
 from trainingrun_runtime.checkpoints.downloads import Fetched, Share, share_of
-from trainingrun_runtime.checkpoints.restored_tensors import TensorsOfFile
+from trainingrun_runtime.checkpoints.restored_tensors import TensorsOfFile, readable
 from trainingrun_runtime.store import manifest, restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
@@ -263,3 +264,15 @@ def test_a_checkpoint_that_a_rank_refused_is_skipped(bucket: Bucket, tmp_path: P
     assert [one.reason for one in skipped] == [
         "the checkpoint of step 20 is damaged: rank-1.safetensors is missing"
     ]
+
+
+def test_a_full_disk_is_no_damage(
+    bucket: Bucket, newest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an intact checkpoint would be passed over for an older one."""
+    fetched = Fetched(bucket, newest)
+    content = fetched.content("state-0.safetensors")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(OSError, match="gone"), readable("state-0.safetensors"):
+        TensorsOfFile(content)
+    fetched.close()

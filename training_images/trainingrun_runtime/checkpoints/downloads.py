@@ -283,10 +283,8 @@ class FileContent:
 
     def release(self, begin: int, end: int) -> None:
         """Give back the memory of bytes that are read no more."""
-        begin, end = (
-            -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE,
-            end // mmap.PAGESIZE * mmap.PAGESIZE,
-        )
+        page = mmap.PAGESIZE
+        begin, end = -(-begin // page) * page, end // page * page
         if begin < end:
             self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 

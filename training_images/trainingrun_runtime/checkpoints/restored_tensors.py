@@ -441,10 +441,11 @@ def readable(name: str) -> Iterator[None]:
     Raises:
         DamagedFiles: it cannot be read.
         StorageError: the store does not answer, or has another file meanwhile.
+        OSError: of this machine, such as a disk that is full; it says nothing of the checkpoint.
     """
     try:
         yield
-    except StorageError:
+    except (StorageError, OSError):
         raise
     except Exception as error:
         raise DamagedFiles(f"{name} cannot be read: {first_line(error)}") from error
