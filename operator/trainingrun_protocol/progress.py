@@ -81,6 +81,27 @@ class RecordKind(StrEnum):
     RESTORED = "Restored"
     NODE_SLOW = "NodeSlow"
 
+    @property
+    def is_disruption(self) -> bool:
+        """Whether the training stops by it, and begins again, by no error of its code."""
+        return self in _DISRUPTIONS
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the training stops by it, and begins again or ends."""
+        return self.is_disruption or self is RecordKind.APPLICATION_ERROR
+
+
+_DISRUPTIONS = frozenset(
+    {
+        RecordKind.PREEMPTED,
+        RecordKind.WORKER_LOST,
+        RecordKind.HANG,
+        RecordKind.OUT_OF_MEMORY,
+        RecordKind.INFRASTRUCTURE_ERROR,
+    }
+)
+
 
 def _of_known_kinds(found: Any) -> Any:
     """Without records of kinds that only a newer runtime has: the others still count."""

@@ -7,14 +7,6 @@ from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
 from .terminal_text import counted
 
-_LOSSES = (
-    RecordKind.PREEMPTED,
-    RecordKind.WORKER_LOST,
-    RecordKind.HANG,
-    RecordKind.OUT_OF_MEMORY,
-    RecordKind.INFRASTRUCTURE_ERROR,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
@@ -80,7 +72,7 @@ class _Records:
 
     def is_loss(self, record: Record) -> bool:
         """Whether it is one that was not told before; a later record may correct its kind."""
-        if record.kind not in _LOSSES or record.time in self._lost:
+        if not record.kind.is_disruption or record.time in self._lost:
             return False
         self._lost.add(record.time)
         return True
@@ -168,7 +160,7 @@ class TrialLosses:
             if self._records.is_loss(record):
                 self.count += 1
                 self._lost.add(trial)
-            elif record.kind in _LOSSES:
+            elif record.kind.is_disruption:
                 pass  # why it was lost is known now
             elif record.kind is not RecordKind.RESTORED or trial not in self._lost:
                 continue  # that a trial begins is no loss

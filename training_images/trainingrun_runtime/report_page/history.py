@@ -9,7 +9,7 @@ from trainingrun_protocol.progress import Record, RecordKind
 from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
 from .folder import RunFolder
-from .timeline import LOSSES, AttemptRow, Loss, clock, unix_time
+from .timeline import AttemptRow, Loss, clock, unix_time
 
 
 class Event(NamedTuple):
@@ -85,7 +85,7 @@ def events_of(drivers: Sequence[Driver]) -> list[Event]:
             record.time,
             driver.attempt,
             record.kind.value,
-            record.kind in LOSSES,
+            record.kind.is_loss,
             record.step,
             _joined([record.pod, record.node]),
             record.message,

@@ -10,16 +10,6 @@ from ..store.last_progress import Driver
 from ..store.manifest import Manifest
 from .charts import Label, Mark, Span
 
-LOSSES = (
-    RecordKind.PREEMPTED,
-    RecordKind.WORKER_LOST,
-    RecordKind.HANG,
-    RecordKind.OUT_OF_MEMORY,
-    RecordKind.APPLICATION_ERROR,
-    RecordKind.INFRASTRUCTURE_ERROR,
-)
-"""Records that stop the training."""
-
 
 class AttemptRow(NamedTuple):
     """One attempt."""
@@ -103,7 +93,7 @@ def _phases(driver: Driver) -> list[tuple[float, float, str]]:
     end = min(found.step_time or driver.seen, driver.seen)
     phases, paused = [], None
     for record in found.records:
-        if record.kind in LOSSES and paused is None and record.time > begin:
+        if record.kind.is_loss and paused is None and record.time > begin:
             phases.append((begin, record.time, "training"))
             paused = record.time
         elif record.kind is RecordKind.RESTORED and paused is not None:

@@ -32,13 +32,6 @@ from . import signs
 from .counting import Losses
 from .signs import control_sign, describe
 
-_LOST = (
-    RecordKind.PREEMPTED,
-    RecordKind.WORKER_LOST,
-    RecordKind.HANG,
-    RecordKind.OUT_OF_MEMORY,
-    RecordKind.INFRASTRUCTURE_ERROR,
-)
 _OF_A_PROCESS = (RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
 """What ends a process in a pod that lives on."""
 _EVENTS: dict[RecordKind, tuple[EventType, EventReason]] = {
@@ -292,7 +285,7 @@ def _record_event(
     if record.kind is RecordKind.NODE_SLOW and record.node is not None:
         losses.leave_node(record.node, record.message)
         return
-    if record.kind not in _LOST:
+    if not record.kind.is_disruption:
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
     key = f"record:{fencing_token}/{record.number}"

@@ -28,16 +28,6 @@ GOES_ON_S = 60.0
 """What is gone for so many seconds while steps are done, and no record of the driver names, has
 stopped nothing."""
 _COST = ("step", "lost_steps", "lost_seconds", "action")
-_LOST = frozenset(
-    {
-        RecordKind.PREEMPTED,
-        RecordKind.WORKER_LOST,
-        RecordKind.HANG,
-        RecordKind.OUT_OF_MEMORY,
-        RecordKind.APPLICATION_ERROR,
-        RecordKind.INFRASTRUCTURE_ERROR,
-    }
-)
 
 
 class History:
@@ -273,7 +263,7 @@ def _chains(progress: Progress, since: Interruption) -> list[list[Record]]:
     # By time: that memory was full is recorded once training has continued.
     for record in sorted(progress.records, key=lambda record: (record.time, record.number)):
         known = (progress.fencing_token, record.number) <= (since.fencing_token, since.record)
-        if known or not (record.kind in _LOST or record.kind is RecordKind.RESTORED):
+        if known or not (record.kind.is_loss or record.kind is RecordKind.RESTORED):
             continue
         before = restored.step if restored is not None else None
         if not chains or (before is not None and (record.step or 0) > before):
@@ -286,7 +276,7 @@ def _chains(progress: Progress, since: Interruption) -> list[list[Record]]:
 
 def _recovery(chain: Sequence[Record], step: int) -> _Recovery:
     """From the records of one, and the last step that the operator had read before it."""
-    losses = [record for record in chain if record.kind in _LOST]
+    losses = [record for record in chain if record.kind.is_loss]
     restored = chain[-1] if chain[-1].kind is RecordKind.RESTORED else None
     begins = at = max(step, chain[0].step or 0)
     again = 0
@@ -357,7 +347,7 @@ def _has_stopped_nothing(
     """
     if progress.state is not RunState.TRAINING or progress.fencing_token != since.fencing_token:
         return False
-    if any(record.kind in _LOST and record.number > since.record for record in progress.records):
+    if any(record.kind.is_loss and record.number > since.record for record in progress.records):
         return False
     ended = from_unix(progress.step_time or 0.0) - timedelta(seconds=GOES_ON_S)
     return all(
