@@ -80,8 +80,8 @@ def user(monkeypatch, namespace) -> str:
     """Every request of the operator is made as this user."""
     name, real = f"operator-of-{namespace}", Connection._headers
 
-    async def headers(self, content_type):
-        return {**await real(self, content_type), "Impersonate-User": name}
+    def headers(self, content_type):
+        return {**real(self, content_type), "Impersonate-User": name}
 
     monkeypatch.setattr(Connection, "_headers", headers)
     return name

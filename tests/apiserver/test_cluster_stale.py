@@ -98,8 +98,8 @@ async def test_credentials_that_are_no_longer_taken_hide_nothing(apiserver, name
         await watches_are_open(watched.cluster)
         real = Connection._headers
 
-        async def refused(self, content_type):
-            return {**await real(self, content_type), "authorization": "Bearer wrong"}
+        def refused(self, content_type):
+            return {**real(self, content_type), "Authorization": "Bearer wrong"}
 
         with monkeypatch.context() as patched:
             patched.setattr(Connection, "_headers", refused)
