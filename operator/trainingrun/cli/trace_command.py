@@ -179,10 +179,8 @@ def _since(item: Object | None, condition: str) -> float | None:
     """Since when a condition is true; none: it is not, or that is not known."""
     from trainingrun_runtime.report_page.timeline import unix_time
 
-    for one in ((item or {}).get("status") or {}).get("conditions") or ():
-        if one.get("type") == condition and one.get("status") == "True":
-            return unix_time(one.get("lastTransitionTime"))
-    return None
+    found = pod_status.condition(item or {}, condition) or {}
+    return unix_time(found.get("lastTransitionTime")) if found.get("status") == "True" else None
 
 
 def _container_started(pod: Object) -> float | None:
