@@ -242,6 +242,20 @@ def test_a_checkpoint_that_nobody_can_read_is_told_before_it_is_restored(tmp_pat
     )
 
 
+def test_memory_that_is_full_says_nothing_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training would begin at an older one, though this one is intact."""
+    saved(tmp_path, [{"a": Counter(1)}], set())
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "load", full)
+    with pytest.raises(MemoryError):
+        snapshot.unreadable(LocalFiles(tmp_path), ["session.pt"])
+
+
 def test_a_missing_file_of_a_rank_is_no_rank_without_one(tmp_path: Path) -> None:
     saved(tmp_path, [{"a": Counter(rank)} for rank in range(2)], set())
     (tmp_path / "random-1.pt").unlink()

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from support.checkpoints import put, saved
 from trainingrun_runtime.checkpoints import downloads
 from trainingrun_runtime.checkpoints.downloads import Fetched, Share, share_of
-from trainingrun_runtime.checkpoints.restored_tensors import TensorsOfFile, readable
+from trainingrun_runtime.checkpoints.restored_tensors import readable
+from trainingrun_runtime.checkpoints.tensor_files import TensorsOfFile
 from trainingrun_runtime.store import manifest, restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest

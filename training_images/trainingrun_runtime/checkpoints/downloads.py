@@ -11,7 +11,6 @@ half of the time.
 """
 
 import contextlib
-import io
 import mmap
 import os
 import re
@@ -29,9 +28,9 @@ from ..store import verification
 from ..store.bucket import Bucket
 from ..store.manifest import Manifest
 from ..store.storage_errors import DamagedError
+from .file_content import FileContent, header_length
 
 if TYPE_CHECKING:  # which `trainingrun_runtime.results` does without
-    import torch
     from ray.train import Checkpoint
 
 STATE_FILE = "session.pt"
@@ -73,7 +72,7 @@ class LocalFiles:
         """
         return self.content(name).header()
 
-    def content(self, name: str) -> "FileContent":
+    def content(self, name: str) -> FileContent:
         """All of one of them."""
         return FileContent.of_file(self.path(name))
 
@@ -151,7 +150,7 @@ class Fetched:
         """Of all files of the checkpoint."""
         return self.manifest.files
 
-    def content(self, name: str) -> "FileContent":
+    def content(self, name: str) -> FileContent:
         """All of one of them; downloaded and verified where it was not.
 
         Raises:
@@ -176,8 +175,6 @@ class Fetched:
             ValueError: it has none.
             StorageError: the store does not answer.
         """
-        from .tensor_files import header_length  # PyTorch
-
         if name in self._private or (self.folder / name).exists():
             return self.content(name).header()
         key, size = f"{self.manifest.path}/{name}", self.size(name)
@@ -228,65 +225,6 @@ class Fetched:
         self._in_memory.append(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
-
-
-class FileContent:
-    """All bytes of a file, in memory or mapped; a change is seen by nobody else.
-
-    Args:
-        memory: of this process; what is changed in it changes no file.
-        size: bytes of the file.
-    """
-
-    def __init__(self, memory: mmap.mmap, size: int) -> None:
-        self._memory, self.size = memory, size
-
-    @classmethod
-    def of_file(cls, path: Path) -> "FileContent":
-        """Of a file on this machine."""
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            # An empty one cannot be mapped.
-            of = file.fileno() if size else -1
-            return cls(mmap.mmap(of, max(size, 1), access=mmap.ACCESS_COPY), size)
-
-    def header(self) -> bytes:
-        """The header of a file of tensors.
-
-        Raises:
-            ValueError: it has none.
-        """
-        from .tensor_files import header_length  # PyTorch
-
-        length = header_length(self._memory[: min(self.size, 8)])
-        if length > self.size:
-            raise ValueError("it ends within its header")
-        return self._memory[:length]
-
-    def bytes_of(self, begin: int, end: int) -> "torch.Tensor":
-        """Some of the bytes, not copied, as a tensor that keeps all of them.
-
-        Raises:
-            ValueError: there are not so many.
-        """
-        import torch
-
-        if not 0 <= begin <= end <= self.size:
-            raise ValueError(f"it has {self.size} bytes, and none from {begin} to {end}")
-        if begin == end:  # of which PyTorch makes no tensor
-            return torch.empty(0, dtype=torch.uint8)
-        return torch.frombuffer(self._memory, dtype=torch.uint8, count=end - begin, offset=begin)
-
-    def open(self) -> BinaryIO:
-        """A file with a copy of the bytes."""
-        return io.BytesIO(self._memory[: self.size])
-
-    def release(self, begin: int, end: int) -> None:
-        """Give back the memory of bytes that are read no more."""
-        page = mmap.PAGESIZE
-        begin, end = -(-begin // page) * page, end // page * page
-        if begin < end:
-            self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 RestoredFiles = LocalFiles | Fetched

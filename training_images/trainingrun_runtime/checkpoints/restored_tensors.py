@@ -6,7 +6,6 @@ from: the reader takes all that it needs from the headers of the files, and no r
 one. Both come from a bucket, so what they say is compared before anything is copied.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from torch.optim.optimizer import Optimizer
 from ..error_text import first_line
 from ..store.storage_errors import StorageError
 from . import tensor_files
-from .downloads import FileContent, RestoredFiles
+from .downloads import RestoredFiles
 from .encoding import NotSavable, encode
 from .sharded_state import (
     Description,
@@ -187,7 +186,7 @@ class _WholeTensors:
     """
 
     def __init__(self, files: RestoredFiles) -> None:
-        self._files, self._opened = files, dict[str, TensorsOfFile]()
+        self._files, self._opened = files, dict[str, tensor_files.TensorsOfFile]()
 
     def read(self, place: str, said: Description, *, kept: bool) -> torch.Tensor:
         """A tensor.
@@ -204,9 +203,9 @@ class _WholeTensors:
         name = str(said.file)
         with readable(f"{place} in {name}"):
             found = self._opened[name].tensor(said.key)
-            if kept:
-                found = found.clone()
-                self._opened[name].release(said.key)
+        if kept:
+            found = found.clone()
+            self._opened[name].release(said.key)
         return found if said.order is None else _in_order(found, said.order)
 
     def require(self, place: str, said: Description) -> None:
@@ -223,59 +222,11 @@ class _WholeTensors:
                 )
             content = self._files.content(name)
             with readable(name):
-                self._opened[name] = TensorsOfFile(content)
+                self._opened[name] = tensor_files.TensorsOfFile(content)
         with readable(f"{place} in {name}"):
             dtype, shape = self._opened[name].described(said.key)
         if shape != said.shape or dtype is not said.dtype:
             raise DamagedFiles(f"{name} does not hold {place} as the checkpoint's state says")
-
-
-class TensorsOfFile:
-    """The tensors of one file, not copied.
-
-    Args:
-        content: of the file.
-
-    Raises:
-        Exception: it has no header, or one that the format's own reader refuses.
-    """
-
-    def __init__(self, content: FileContent) -> None:
-        self._content = content
-        header = content.header()
-        with tempfile.NamedTemporaryFile(prefix="header-") as file:
-            file.write(header)
-            file.truncate(content.size)  # with a hole where the tensors are
-            safe_open(file.name, framework="pt")
-        self._begin, self._entries = len(header), json.loads(header[8:])
-
-    def described(self, key: str) -> tuple[torch.dtype | None, tuple[int, ...]]:
-        """Type and shape of a tensor; None: a type that PyTorch does not have.
-
-        Raises:
-            KeyError: there is none of this name.
-        """
-        entry = self._entries[key]
-        return tensor_files.TYPES.get(entry["dtype"]), tuple(entry["shape"])
-
-    def tensor(self, key: str) -> torch.Tensor:
-        """A tensor, which keeps the file.
-
-        Raises:
-            KeyError: there is none of this name, or it was released.
-        """
-        dtype, shape = self.described(key)
-        begin, end = self._place(key)
-        return self._content.bytes_of(begin, end).view(dtype).view(shape)
-
-    def release(self, key: str) -> None:
-        """Give back the memory of a tensor, which cannot be read any more."""
-        self._content.release(*self._place(key))
-        del self._entries[key]
-
-    def _place(self, key: str) -> tuple[int, int]:
-        begin, end = self._entries[key]["data_offsets"]
-        return self._begin + begin, self._begin + end
 
 
 class _Described(NamedTuple):
@@ -322,16 +273,17 @@ def _read(targets: Mapping[str, _Target], files: RestoredFiles) -> None:
     for item in planner.create_local_plan().items:
         name = Path(saved.storage_data[item.storage_index].relative_path).name
         items.setdefault((name, item.storage_index.fqn), []).append(item)
-    opened = dict[str, TensorsOfFile]()
+    opened = dict[str, tensor_files.TensorsOfFile]()
     for (name, key), wanted_parts in items.items():
         if name not in opened:
             content = files.content(name)
             with readable(name):
-                opened[name] = TensorsOfFile(content)
+                opened[name] = tensor_files.TensorsOfFile(content)
                 if content.header() != headers[name]:
                     raise DamagedFiles(f"{name} was changed while it was restored")
-        with torch.no_grad(), readable(f"{key} in {name}"):
+        with readable(f"{key} in {name}"):
             saved_part = opened[name].tensor(key)
+        with torch.no_grad():
             for item in wanted_parts:
                 begins_and_lengths = zip(item.storage_offsets, item.lengths, strict=True)
                 part = saved_part[tuple(slice(b, b + n) for b, n in begins_and_lengths)]
@@ -441,11 +393,12 @@ def readable(name: str) -> Iterator[None]:
     Raises:
         DamagedFiles: it cannot be read.
         StorageError: the store does not answer, or has another file meanwhile.
-        OSError: of this machine, such as a disk that is full; it says nothing of the checkpoint.
+        OSError, MemoryError: of this machine, whose disk or memory may be full; neither says
+            anything of the checkpoint.
     """
     try:
         yield
-    except (StorageError, OSError):
+    except (StorageError, OSError, MemoryError):
         raise
     except Exception as error:
         raise DamagedFiles(f"{name} cannot be read: {first_line(error)}") from error

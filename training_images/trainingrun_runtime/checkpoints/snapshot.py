@@ -325,7 +325,7 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
 
     Raises:
         StorageError: the store does not answer, so it is unknown.
-        OSError: so it is where this machine's disk fails.
+        OSError, MemoryError: so it is where this machine's disk fails, or its memory is full.
     """
     for name in names:
         try:
@@ -337,7 +337,7 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
             missing = [r for r in range(ranks) if rank_file(r) not in files.names()]
         except (DamagedError, DamagedFiles) as error:
             return first_line(error)
-        except (StorageError, OSError):
+        except (StorageError, OSError, MemoryError):
             raise
         except Exception as error:
             return f"{name} cannot be read: {first_line(error)}"

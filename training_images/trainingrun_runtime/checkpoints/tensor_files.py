@@ -8,22 +8,21 @@ beside it, no rank needs to know what another one writes, and no file is a pickl
 
 import json
 import re
-import struct
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
 
 from trainingrun_protocol.wire import encodable
 
 from .encoding import NotSavable
+from .file_content import LARGEST_HEADER, LENGTH, FileContent
 
 STATE_TENSORS, RANK_TENSORS = "state", "rank"
 """Files of what all ranks hold alike, and of what one rank holds."""
-LARGEST_HEADER = 100_000_000
-"""Bytes of a header; the readers refuse a larger one."""
 _NAME = re.compile(rf"({STATE_TENSORS}|{RANK_TENSORS})-(0|[1-9][0-9]{{0,6}})\.safetensors")
-_LENGTH = struct.Struct("<Q")
 _OFFSETS, _OFFSET = "DCP_SHARDING_INFO", "saved_offsets"
 """The names in a header that say where a part lies, as PyTorch writes and reads them."""
 _NAMES = {
@@ -116,7 +115,55 @@ class TensorFile(NamedTuple):
                 f"bytes, and a file holds {LARGEST_HEADER} bytes of names; save fewer tensors, "
                 "such as one for each layer"
             )
-        return _LENGTH.pack(len(text)) + text
+        return LENGTH.pack(len(text)) + text
+
+
+class TensorsOfFile:
+    """The tensors of one file, not copied.
+
+    Args:
+        content: of the file.
+
+    Raises:
+        Exception: it has no header, or one that the format's own reader refuses.
+    """
+
+    def __init__(self, content: FileContent) -> None:
+        self._content = content
+        header = content.header()
+        with tempfile.NamedTemporaryFile(prefix="header-") as file:
+            file.write(header)
+            file.truncate(content.size)  # with a hole where the tensors are
+            safe_open(file.name, framework="pt")
+        self._begin, self._entries = len(header), json.loads(header[8:])
+
+    def described(self, key: str) -> tuple[torch.dtype | None, tuple[int, ...]]:
+        """Type and shape of a tensor; None: a type that PyTorch does not have.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        entry = self._entries[key]
+        return TYPES.get(entry["dtype"]), tuple(entry["shape"])
+
+    def tensor(self, key: str) -> torch.Tensor:
+        """A tensor, which keeps the file.
+
+        Raises:
+            KeyError: there is none of this name, or it was released.
+        """
+        dtype, shape = self.described(key)
+        begin, end = self._place(key)
+        return self._content.bytes_of(begin, end).view(dtype).view(shape)
+
+    def release(self, key: str) -> None:
+        """Give back the memory of a tensor, which cannot be read any more."""
+        self._content.release(*self._place(key))
+        del self._entries[key]
+
+    def _place(self, key: str) -> tuple[int, int]:
+        begin, end = self._entries[key]["data_offsets"]
+        return self._begin + begin, self._begin + end
 
 
 def require_names(names: Iterable[str]) -> None:
@@ -156,17 +203,3 @@ def file_name(kind: str, rank: int) -> str:
 def is_tensor_file(name: str) -> bool:
     """Whether a session has written a file of this name; others in the folder are left alone."""
     return _NAME.fullmatch(name) is not None
-
-
-def header_length(first: bytes) -> int:
-    """Bytes of a header with its length, from the file's first bytes.
-
-    Raises:
-        ValueError: they are fewer than 8, or say more than a header may have.
-    """
-    if len(first) < _LENGTH.size:
-        raise ValueError("it ends within its header")
-    (length,) = _LENGTH.unpack_from(first)
-    if length > LARGEST_HEADER:
-        raise ValueError(f"its header has {length} bytes, more than it may have")
-    return int(_LENGTH.size + length)
