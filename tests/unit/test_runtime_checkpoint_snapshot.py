@@ -95,6 +95,17 @@ def test_what_is_made_in_another_way_is_refused_in_one_sentence(
         snapshot.restore(LocalFiles(tmp_path), {"it": other()}, 0, 1)
 
 
+class _TooLarge(torch.nn.Linear):
+    def load_state_dict(self, *_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_a_gpu_that_is_full_is_not_taken_for_another_model(tmp_path: Path) -> None:
+    saved(tmp_path, [{"it": torch.nn.Linear(2, 1)}], set())
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory"):
+        snapshot.restore(LocalFiles(tmp_path), {"it": _TooLarge(2, 1)}, 0, 1)
+
+
 def _parameter() -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.zeros(2))
 

@@ -143,6 +143,8 @@ def put_back(
             gradients.put_back(thing, had)
         else:
             thing.load_state_dict(state)
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise  # another model would not help
     except Exception as error:
         reason = " ".join(f"{error}".split())[:_REASON] or type(error).__name__
         raise ValueError(
