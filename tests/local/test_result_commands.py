@@ -425,7 +425,14 @@ PODS = "/api/v1/namespaces/team-a/pods"
 
 
 def owned_by(kind: str, uid: str, name: str, created: float, **status: Any) -> dict[str, Any]:
-    owner = {"apiVersion": "x/v1", "kind": kind, "name": "x", "uid": uid, "controller": True}
+    owner_name = uid.removeprefix("uid-of-")
+    owner = {
+        "apiVersion": "x/v1",
+        "kind": kind,
+        "name": owner_name,
+        "uid": uid,
+        "controller": True,
+    }
     metadata = {"name": name, "uid": f"uid-of-{name}", "ownerReferences": [owner]}
     return {"metadata": {**metadata, "creationTimestamp": at(created)}, "status": status}
 
@@ -442,7 +449,7 @@ def with_objects(run: StoredRun) -> None:
     pod = owned_by(
         "RayCluster",
         "uid-of-digits-1-abc",
-        "digits-1-head",
+        "digits-1-abc-head-xyz",
         8,
         conditions=[
             condition("PodScheduled", 10),
@@ -460,7 +467,7 @@ def with_objects(run: StoredRun) -> None:
             }
         ],
     )
-    late = owned_by("RayCluster", "uid-of-digits-1-abc", "digits-1-later", 500)
+    late = owned_by("RayCluster", "uid-of-digits-1-abc", "digits-1-abc-later", 500)
     ready = [condition("HeadPodReady", 30), condition("RayClusterProvisioned", 35)]
     cluster = owned_by("RayJob", "uid-of-digits-1", "digits-1-abc", 5, conditions=ready)
     run.server.answers |= {
@@ -489,10 +496,10 @@ def test_trace_begins_where_the_run_was_applied_with_what_kubernetes_has(run: St
         ["trainingrun.ray_job.create", "control plane", "0.00", "2.00"],
         ["kuberay.ray_cluster.create", "control plane", "2.00", "3.00"],
         ["kuberay.ray_cluster.provision", "control plane", "5.00", "30.00"],
-        ["k8s.pod.schedule", "pod digits-1-head", "8.00", "2.00"],
-        ["k8s.pod.initialize", "pod digits-1-head", "10.00", "1.00"],
-        ["k8s.container.start", "pod digits-1-head", "11.00", "14.00"],
-        ["k8s.pod.ready", "pod digits-1-head", "25.00", "7.00"],
+        ["k8s.pod.schedule", "pod head-xyz", "8.00", "2.00"],
+        ["k8s.pod.initialize", "pod head-xyz", "10.00", "1.00"],
+        ["k8s.container.start", "pod head-xyz", "11.00", "14.00"],
+        ["k8s.pod.ready", "pod head-xyz", "25.00", "7.00"],
         ["kuberay.job.submit", "control plane", "35.00", "5.00"],
         ["python.start", "driver", "40.00", "2.00"],
         ["training.first_step", "rank 0", "58.00", "2.00"],

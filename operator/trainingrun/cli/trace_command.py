@@ -151,8 +151,10 @@ def of_pods(pods: "Sequence[Object]", trace: "Trace") -> "list[Span]":
             ("k8s.container.start", _container_started(pod)),
             ("k8s.pod.ready", _since(pod, "Ready")),
         ]
-        name = pod_status.name(pod)
-        found += _between(moments, f"pod {name}", name)
+        name, owner = pod_status.name(pod), pod_status.controller(pod, "RayCluster")
+        # All of an attempt's begin with its RayCluster's name, which would fill the column.
+        short = name.removeprefix(f"{owner.name}-") if owner is not None else name
+        found += _between(moments, f"pod {short}", name)
     if not found and not trace.recovery:
         found = [Span("k8s.pod.schedule", "pods", None, None)]
     return found
