@@ -50,7 +50,7 @@ def test_the_controller_and_the_first_workers_get_prestarted_processes(
                         time.sleep(0.05)
 
                 deadline = time.monotonic() + 120
-                expected = {1 + 2 * per_node}
+                expected = {2 + 2 * per_node}
                 while len(found := processes({home!r})) < expected and time.monotonic() < deadline:
                     time.sleep(0.1)
                 pathlib.Path({str(before)!r}).write_text(json.dumps([p.pid for p in found]))
@@ -65,5 +65,6 @@ def test_the_controller_and_the_first_workers_get_prestarted_processes(
         run.stop()
     assert Counter(titles[pid] for pid in json.loads(before.read_text())) == {
         "ray::TrainController": 1,
+        "ray::SynchronizationActor": 1,
         "ray::RayTrainWorker": 2 * per_node,
     }

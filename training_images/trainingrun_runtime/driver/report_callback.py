@@ -17,6 +17,7 @@ from ..ray_internals.training import (
     keep_no_snapshot,
 )
 from ..store.reported_metrics import printable, printable_metrics
+from ..worker import prestarted_worker
 
 _PENDING = 100
 """Calls that are waited for at the end; older ones have arrived long before."""
@@ -28,10 +29,14 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
     Args:
         coordinator: handle of the `Coordinator` actor.
         needed: names of metrics that are kept in any case.
+        prestarts: whether a process waits on the head for the next worker group, which takes the
+            memory of one with Ray Train.
     """
 
-    def __init__(self, coordinator: Any, needed: Collection[str] = ()) -> None:
-        self._coordinator, self._needed = coordinator, needed
+    def __init__(
+        self, coordinator: Any, needed: Collection[str] = (), *, prestarts: bool = False
+    ) -> None:
+        self._coordinator, self._needed, self._prestarts = coordinator, needed, prestarts
         self._last: dict[str, Any] | None = None
         self._pending: deque[Any] = deque(maxlen=_PENDING)
         self._steps = ReportedSteps(lambda: int(ray.get(coordinator.resumed_step.remote())))
@@ -53,6 +58,8 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
     def after_worker_group_start(self, worker_group: Any) -> None:
         """Its backend is set up, such as the process group, and no function is called yet."""
         self._coordinator.group_times.remote({"backend": time.time()})
+        if self._prestarts:
+            prestarted_worker.schedule_beside_controller()
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Every rank has reported; with a checkpoint, all of it is uploaded."""

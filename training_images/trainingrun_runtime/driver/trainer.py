@@ -194,7 +194,11 @@ class Trainers:
             failure_config=overruled.ray_failures(),
             callbacks=[
                 *(theirs.callbacks or []),
-                CoordinatorReports(self._coordinator, self._contract.needed_metrics),
+                CoordinatorReports(
+                    self._coordinator,
+                    self._contract.needed_metrics,
+                    prestarts=self._contract.trial is None,
+                ),
                 RankEnvironments(self._contract),
             ],
             worker_runtime_env={**own, "env_vars": environment},

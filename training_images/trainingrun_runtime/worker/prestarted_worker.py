@@ -1,4 +1,5 @@
-"""Prestarts processes for Ray's controller, for the first workers and for the next ones.
+"""Prestarts processes for Ray's controller, for the first workers and for the next ones, and for
+the actor by which the ranks of a group wait for each other.
 
 Most of a start is the start of Python and its imports. A raylet can start a process in advance
 and assigns it to the next actor with the same runtime environment, which is the next worker. That
@@ -67,7 +68,7 @@ PACKAGES_FILE = "packages"
 DELAY_S = 3.0
 """After the start of training, so that the first steps have the CPU."""
 KEEP_S = 30 * 24 * 3600
-"""How long a process for a worker is kept."""
+"""How long a process for the next worker group is kept."""
 CONTROLLER_KEEP_S = 120
 """How long that of the controller is kept, which begins within seconds."""
 IMPORTED = "imported"
@@ -99,6 +100,26 @@ def controller_environment(resources: Mapping[str, float]) -> Mapping[str, str]:
 
 def _claim() -> Path:
     return state_directory() / f"controller-{os.getpid()}"
+
+
+def schedule_beside_controller() -> None:
+    """In Ray's controller: have its raylet start the process of the next `SynchronizationActor`.
+
+    Ray makes one for each worker group. Without a process for it, all ranks wait at their first
+    exchange, which is about the checkpoint, until one has started and imported Ray Train.
+    """
+    timer = threading.Timer(DELAY_S, _start_beside_controller)
+    timer.daemon = True
+    timer.start()
+
+
+def _start_beside_controller() -> None:
+    try:
+        if not _waiting(f"{__name__}.import_for_controller"):
+            own = nodes.address_of(ray.get_runtime_context().get_node_id())
+            prestart.prestart(own, prestart.own_environment(), KEEP_S)
+    except Exception as error:  # the next group starts without it, later
+        log.warning("no process was prestarted for the next worker group: %s", error)
 
 
 def schedule(tell: Callable[[Callable[[], tuple[str, str]]], Any] | None = None) -> threading.Timer:
@@ -135,18 +156,19 @@ def _start_here(environment: str, packages: Iterable[str]) -> None:
     written = file.with_name(f"{file.name}-{os.getpid()}")
     written.write_text("\n".join(packages))
     written.replace(file)  # each rank of the node does, and a process may read it meanwhile
-    lacking = nodes.total_on_own_node(WORKER_RESOURCE) - _waiting()
+    lacking = nodes.total_on_own_node(WORKER_RESOURCE)
+    lacking -= _waiting(ENVIRONMENT[prestart.SETUP_HOOK_ENV])
     if lacking > 0:
         own = ray.get_runtime_context().get_node_id()
         prestart.prestart(nodes.address_of(own), environment, KEEP_S, lacking)
 
 
-def _waiting() -> int:
-    """How many processes of this node wait for a worker, as far as that can be seen.
+def _waiting(hook: str) -> int:
+    """How many processes of this node with that setup hook wait for an actor, as far as that can be
+    seen.
 
-    Where the first workers got others than those that were prestarted for them, these wait.
+    Where the first actors got others than those that were prestarted for them, these wait.
     """
-    hook = ENVIRONMENT[prestart.SETUP_HOOK_ENV]
     count = 0
     for process in psutil.Process(os.getppid()).children():  # of the raylet
         with contextlib.suppress(psutil.Error):
@@ -201,6 +223,12 @@ def prestart_all(
             ray.get(coordinator.commits.remote())
             _claim().touch()
             _prestart(own, controller, CONTROLLER_KEEP_S)
+            # Another one for the first worker group's `SynchronizationActor`. The raylet would drop
+            # a request for both.
+            deadline = time.monotonic() + IMPORTED_S
+            while _claim().exists() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            _prestart(own, controller, CONTROLLER_KEEP_S)
     except Exception as error:  # a start without them is slower, not wrong
         log.warning("no process was prestarted: %s", error)
 
@@ -247,13 +275,15 @@ def _noted_packages() -> list[str]:
 def import_for_controller() -> None:
     """Import PyTorch for Ray's controller; the setup hook of its process.
 
-    The actors that the controller creates inherit its environment and need no PyTorch: the claim
-    is gone by then, or is on another node.
+    The actors that the controller creates inherit its environment, and need Ray Train alone: the
+    claim is gone by then, or is on another node.
     """
-    with contextlib.suppress(Exception):
-        os.unlink(os.environ[CLAIM_ENV])
-        with collector_paused():
-            _import(["ray.train.torch"])
+    with contextlib.suppress(Exception), collector_paused():
+        module = "ray.train"
+        with contextlib.suppress(OSError):
+            os.unlink(os.environ[CLAIM_ENV])
+            module = "ray.train.torch"
+        _import([module])
 
 
 def _import(names: Iterable[str]) -> None:
