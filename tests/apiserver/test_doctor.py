@@ -12,7 +12,7 @@ import yaml
 from support.apiserver import MERGE, ApiServer
 from support.cli_server import call
 from trainingrun.api.crd import crd
-from trainingrun.cli import doctor as checks
+from trainingrun.client import checks
 
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 LOCATION = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"

@@ -14,7 +14,7 @@ import pytest
 from support.apiserver import ApiServer
 from support.operators import a_ray_job, a_run, controlled_by, owned_by
 from support.tls import certificates
-from trainingrun.cli import kube
+from trainingrun.client import kube
 from trainingrun.cluster.resources import RAY_API
 from trainingrun.rendering import names
 

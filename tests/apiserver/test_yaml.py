@@ -7,7 +7,7 @@ import pytest
 
 from support.apiserver import ApiError, ApiServer
 from support.yaml_rows import REFUSED, ROWS
-from trainingrun.cli import yaml_text
+from trainingrun.client import yaml_text
 
 RUN = """\
 apiVersion: trainingrun.dev/v1alpha1

@@ -13,7 +13,7 @@ from support.builders import a_run
 from support.cli_server import RUNS, call, running_server
 from support.deadlines import ends_within
 from trainingrun.api.status import Phase
-from trainingrun.cli import log_command
+from trainingrun.client import log_lines, pod_logs
 from trainingrun.local.folder import Folder
 from trainingrun.local.records import Record
 from trainingrun_protocol.progress import Progress, ProgressResult, RunState
@@ -28,7 +28,7 @@ LONG_AGO = 1_700_000_000.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_command, "_POLL_S", 0.05)
+    monkeypatch.setattr(log_lines, "POLL_S", 0.05)
 
 
 def put(bucket: Bucket, began: float, *texts: str, attempt: int = 1) -> None:
@@ -187,7 +187,7 @@ def test_the_log_of_a_node_that_is_lost_is_not_waited_for_once_the_run_has_ended
     from unit.test_cli_logs import PODS, a_pod
     from unit.test_cli_logs import a_run as an_object
 
-    monkeypatch.setattr(log_command, "_LAST_LINES_S", 0.5)
+    monkeypatch.setattr(pod_logs, "_LAST_LINES_S", 0.5)
     stays_open = threading.Event()
     with running_server(tmp_path, monkeypatch) as server:
         server.answers[f"{RUNS}/digits"] = [(200, an_object()), (200, an_object("Failed"))]

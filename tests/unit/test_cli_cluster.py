@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
-from trainingrun.cli.errors import CliError
-from trainingrun.cli.kube import Kube
+from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
+from trainingrun.client.kube import Kube
 from trainingrun.local.terminal_text import plain, plain_lines
 
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
@@ -375,7 +375,7 @@ def test_in_a_pod_without_a_kubeconfig_it_uses_the_pods_service_account(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     assert Kube(None, None).namespace == "team-b"
     assert Configuration.get_default_copy().host == "https://10.0.0.1:443"
-    with pytest.raises(CliError, match="no cluster is configured"):
+    with pytest.raises(RunError, match="no cluster is configured"):
         Kube("elsewhere", None)
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.report_runs import failed_run
-from trainingrun.cli.errors import CliError, bucket_access
-from trainingrun.cli.log_command import Printed, folded, together
+from trainingrun.api.errors import RunError
+from trainingrun.cli.log_command import folded
+from trainingrun.client.errors import bucket_access
+from trainingrun.client.log_lines import Printed, together
 from trainingrun.rendering import names
 from trainingrun_runtime.store import storage_errors
 from trainingrun_runtime.store.bucket import Bucket
@@ -204,7 +206,10 @@ def test_a_rank_that_has_printed_nothing_is_an_error_where_others_have(tmp_path:
     ],
 )
 def test_an_error_of_the_bucket_says_what_to_do_in_a_shell(error: type, said: str) -> None:
-    with pytest.raises(CliError, match=r"^no credentials were found; ") as raised, bucket_access():
+    with (
+        pytest.raises(RunError, match=r"^no credentials were found; ") as raised,
+        bucket_access(),
+    ):
         raise error("no credentials were found; name a Secret")
     assert said in str(raised.value)
 

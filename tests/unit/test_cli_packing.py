@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainingrun.cli import submitting
-from trainingrun.cli.errors import CliError
+from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
-from trainingrun.cli.submitting import pack, requirement_lines
+from trainingrun.client import submitting
+from trainingrun.client.submitting import pack, requirement_lines
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -85,7 +85,7 @@ def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(
 ) -> None:
     monkeypatch.setattr(submitting, "MAX_UNPACKED_BYTES", 2 * 1024**2)
     (folder / "weights.pt").write_bytes(b"0" * 3 * 1024**2)
-    with pytest.raises(CliError, match=r"the largest are weights.pt \(3.0 MiB\), lib/model.py"):
+    with pytest.raises(RunError, match=r"the largest are weights.pt \(3.0 MiB\), lib/model.py"):
         pack(folder)
 
 
@@ -93,13 +93,13 @@ def test_a_folder_of_more_files_than_are_code_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submitting, "MAX_CODE_FILES", 2)
-    with pytest.raises(CliError, match=r"holds 3 files .* name in .gitignore what is no code"):
+    with pytest.raises(RunError, match=r"holds 3 files .* name in .gitignore what is no code"):
         pack(folder)
 
 
 def test_a_link_to_a_folder_is_named(folder: Path) -> None:
     (folder / "linked").symlink_to(folder / "lib")
-    with pytest.raises(CliError, match=r"linked is a link to a folder"):
+    with pytest.raises(RunError, match=r"linked is a link to a folder"):
         pack(folder)
 
 
@@ -111,7 +111,7 @@ def test_a_link_to_a_file_elsewhere_is_named_and_one_to_a_file_of_the_code_is_pa
     outside = tmp_path_factory.mktemp("home") / "token"
     outside.touch()
     (folder / "lib/token").symlink_to(outside)
-    with pytest.raises(CliError, match=rf"lib/token is a link to {outside}, which is not in the"):
+    with pytest.raises(RunError, match=rf"lib/token is a link to {outside}, which is not in the"):
         pack(folder)
 
 
@@ -124,7 +124,7 @@ def test_a_tracked_file_whose_folder_became_a_link_to_elsewhere_is_named(
     (folder / "lib").rename(outside / "lib")
     (folder / "lib").symlink_to(outside / "lib")
     (folder / ".gitignore").write_text("data/\nlib\n")
-    with pytest.raises(CliError, match=r"lib/model.py is a link to .*, which is not in the folder"):
+    with pytest.raises(RunError, match=r"lib/model.py is a link to .*, which is not in the folder"):
         pack(folder)
 
 
@@ -134,7 +134,7 @@ def test_a_tracked_file_whose_folder_became_a_link_to_elsewhere_is_named(
 )
 def test_a_file_that_looks_like_a_secret_is_named(folder: Path, secret: str) -> None:
     (folder / "lib" / secret).touch()
-    with pytest.raises(CliError, match=rf"lib/{secret} looks like a secret, .* name it in \.git"):
+    with pytest.raises(RunError, match=rf"lib/{secret} looks like a secret, .* name it in \.git"):
         pack(folder)
 
 
@@ -143,7 +143,7 @@ def test_a_secret_is_packed_only_if_git_tracks_it(folder: Path) -> None:
     (folder / ".env").touch()
     git(folder, "init")
     git(folder, "add", "test.pem")
-    with pytest.raises(CliError, match=r"/\.env looks like a secret"):
+    with pytest.raises(RunError, match=r"/\.env looks like a secret"):
         pack(folder)
     (folder / ".gitignore").write_text("data/\n.env\n")
     assert names(pack(folder)) == [*CODE[:2], "test.pem", CODE[2]]
@@ -162,7 +162,7 @@ def test_a_submodule_that_is_not_checked_out_is_named(
     assert "vendored/a.py" in names(pack(folder))
     git(folder, "submodule", "deinit", "--force", "vendored")
     for packed in (folder, folder / "vendored"):
-        with pytest.raises(CliError, match=r"submodule .*/vendored is not checked out; run git"):
+        with pytest.raises(RunError, match=r"submodule .*/vendored is not checked out; run git"):
             pack(packed)
 
 
@@ -173,7 +173,7 @@ def test_a_repository_that_git_does_not_read_is_not_taken_for_none(
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may name every folder as safe
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    with pytest.raises(CliError, match=r"git cannot list the code: .* dubious ownership .*"):
+    with pytest.raises(RunError, match=r"git cannot list the code: .* dubious ownership .*"):
         pack(folder)
 
 
@@ -183,7 +183,7 @@ def test_a_repository_that_git_does_not_read_is_not_taken_for_none(
 )
 def test_a_folder_without_code_is_named(folder: Path, name: str, sentence: str) -> None:
     git(folder, "init")
-    with pytest.raises(CliError, match=sentence):
+    with pytest.raises(RunError, match=sentence):
         pack(folder / name)
 
 
@@ -207,7 +207,7 @@ def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
 def test_an_option_in_a_requirements_file_is_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(f"einops\n{line}\n")
-    with pytest.raises(CliError, match=rf": {line.split()[0]} is an option of pip; .*training.env"):
+    with pytest.raises(RunError, match=rf": {line.split()[0]} is an option of pip; .*training.env"):
         requirement_lines(file)
 
 
@@ -223,7 +223,7 @@ def test_an_option_in_a_requirements_file_is_refused(tmp_path: Path, line: str) 
 def test_a_password_in_an_option_is_not_printed(tmp_path: Path, line: str) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(line)
-    with pytest.raises(CliError, match=r": (--[a-z-]+|-i) is an option of pip; ") as refused:
+    with pytest.raises(RunError, match=r": (--[a-z-]+|-i) is an option of pip; ") as refused:
         requirement_lines(file)
     assert "me:" not in str(refused.value)
     assert "hunter2" not in str(refused.value)
@@ -293,7 +293,7 @@ def test_a_run_that_cannot_be_submitted_is_refused_before_the_cluster_is_asked(
 
 def test_a_name_that_is_not_utf_8_is_refused_in_a_sentence(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).touch()
-    with pytest.raises(CliError, match=r"caf\\xe9\.py is not UTF-8"):
+    with pytest.raises(RunError, match=r"caf\\xe9\.py is not UTF-8"):
         pack(folder)
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.deadlines import ends_within
+from trainingrun.api.errors import RunError
 from trainingrun.cli import pod_commands
-from trainingrun.cli.errors import CliError
-from trainingrun.cli.kube import Kube
+from trainingrun.client.kube import Kube
 from trainingrun.reconciling.bookkeeping import Bookkeeping
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -147,7 +147,10 @@ def test_a_head_that_never_answers_is_waited_for_no_longer_than_it_may_take(
     monkeypatch.setattr(pod_commands, "_ANSWER_S", 0.2)
     answer(server, a_pod("digits-1-head"))
     run = server.answers[f"{RUNS}/digits"][0][1]
-    with ends_within(30), pytest.raises(CliError, match="has not answered kubectl exec within"):
+    with (
+        ends_within(30),
+        pytest.raises(RunError, match="has not answered kubectl exec within"),
+    ):
         pod_commands.request_stacks(Kube(None, None), run)
 
 

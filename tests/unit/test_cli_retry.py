@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun.cli import retried_run
-from trainingrun.cli.errors import CliError
+from trainingrun.api.errors import RunError
+from trainingrun.client import retried_run
 
 
 @pytest.fixture
@@ -217,5 +217,5 @@ def test_an_entry_of_a_list_is_set_by_its_number() -> None:
     run["spec"]["training"]["env"] = [{"name": "A", "value": "1"}]
     found = retried_run.retried(run, "b", None, ["training.env.0.value='2'"])
     assert found["spec"]["training"]["env"] == [{"name": "A", "value": "2"}]
-    with pytest.raises(CliError, match=r"there is no 1, for training\.env is a list of 1, from 0"):
+    with pytest.raises(RunError, match=r"there is no 1, for training\.env is a list of 1, from 0"):
         retried_run.retried(run, "b", None, ["training.env.1.value='2'"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.cli_server import call
 from support.yaml_rows import REFUSED, ROWS
-from trainingrun.cli import yaml_text
+from trainingrun.client import yaml_text
 
 
 @pytest.mark.parametrize(("text", "meaning"), ROWS, ids=[repr(text) for text, _ in ROWS])

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from trainingrun_protocol.wire import Wire
 
 from .base import BrokenRuleError
+from .errors import RunError
 from .v1alpha1 import API_VERSION, KIND, TrainingRun
 
 _EXPECTED = {
@@ -52,7 +53,7 @@ class Problem(NamedTuple):
     """Where: the keys and indexes that lead to it, from the top of the manifest."""
 
 
-class InvalidRunError(ValueError):
+class InvalidRunError(RunError, ValueError):
     """A manifest that is not a TrainingRun. Its text is one sentence for the user.
 
     Attributes:

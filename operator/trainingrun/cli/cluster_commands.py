@@ -5,30 +5,20 @@ import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 from rich.text import Text
 
-from ..api.status import Phase
-from ..local import records
+from ..client import following, manifest_files, places, retried_run, submitting, yaml_text
+from ..client.sources import Cluster, Source, ThisMachine
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
-from . import following, manifest_files, result_commands, retried_run, submitting, views, yaml_text
-from .common import (
-    ENDED,
-    Endpoint,
-    File,
-    Name,
-    connect,
-    wide_console,
-)
-from .errors import CliError, NotFoundError
-from .sources import Cluster, Source, ThisMachine, source_of, taking
-
-if TYPE_CHECKING:
-    from .kube import Kube
+from . import views
+from .common import Endpoint, File, Name, wide_console
+from .errors import CliError
+from .sources import cluster_of, source_of, taking
 
 
 class Format(StrEnum):
@@ -159,7 +149,7 @@ def sweep(source: Source, name: Name) -> None:
         typer.echo(views.best_trial(found, best))
 
 
-@taking(Cluster)
+@taking(cluster_of)
 def submit(
     cluster: Cluster,
     file: File,
@@ -186,14 +176,7 @@ def submit(
         )
     submission = submitting.Submission.prepare(found, code, requirements, file)
     cluster = Cluster(cluster.namespace or named, cluster.context)
-    kube = cluster.kube
-    _refuse_ended(kube, run.metadata.name)
-    submission.upload(endpoint)
-    for config_map in submission.config_maps:
-        kube.apply_config_map(config_map)
-        typer.echo(f"ConfigMap {config_map['metadata']['name']} applied")
-    kube.apply(submission.manifest)
-    typer.echo(f"{run.metadata.name} applied to namespace {kube.namespace}")
+    submission.apply(cluster.kube, endpoint, typer.echo)
     if follow:
         _follow(cluster.followed(run.metadata.name), run.metadata.name)
 
@@ -211,49 +194,27 @@ def events(source: Source, name: Name) -> None:
     With --local: what the drivers of the run have recorded.
     """
     source.run(name)
+    found, why_none = places.events(source, name), "the API server keeps them for an hour"
     if isinstance(source, ThisMachine):
-        found, why_none = result_commands.events(source, name), "its drivers have recorded nothing"
-    else:
-        found, why_none = source.kube.events(name), "the API server keeps them for an hour"
+        why_none = "its drivers have recorded nothing"
     if not found:
         typer.echo(f"There are no events of {name}: {why_none}.", err=True)
         return
     typer.echo(views.events(found, datetime.now(UTC)))
 
 
-@taking(connect)
-def suspend(kube: "Kube", name: Name) -> None:
+@taking(cluster_of)
+def suspend(cluster: Cluster, name: Name) -> None:
     """Have a TrainingRun save a checkpoint and free its pods, until `resume`."""
-    _set_suspend(kube, name, True)
+    cluster.set_suspend(name, True)
     typer.echo(f"{name} is asked to suspend: it saves a checkpoint, and then frees its pods")
 
 
-@taking(connect)
-def resume(kube: "Kube", name: Name) -> None:
+@taking(cluster_of)
+def resume(cluster: Cluster, name: Name) -> None:
     """Have a suspended TrainingRun continue from its last checkpoint."""
-    _set_suspend(kube, name, False)
+    cluster.set_suspend(name, False)
     typer.echo(f"{name} is asked to continue from its last checkpoint")
-
-
-def _set_suspend(kube: "Kube", name: str, wanted: bool) -> None:
-    run = kube.run(name)
-    status = run.get("status") or {}
-    if (phase := status.get("phase")) in ENDED:
-        begins = "from its checkpoint" if status.get("checkpoint") else "with its spec"
-        raise CliError(
-            f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); `retry` begins "
-            f"a run {begins}"
-        )
-    if run["spec"].get("suspend", False) is wanted:
-        said = "asked to suspend already" if wanted else _why_not_resumed(run)
-        raise CliError(f"TrainingRun {name} in namespace {kube.namespace} is {said}")
-    kube.set_suspend(name, wanted)
-
-
-def _why_not_resumed(run: dict[str, Any]) -> str:
-    if (views.condition(run, "Suspended") or {}).get("reason") == "BudgetSpent":
-        return "suspended by its budget; raise spec.budget.amount to continue"
-    return "not suspended"
 
 
 @taking(source_of)
@@ -271,18 +232,18 @@ def delete(
         own = source.own_folder(name)
         if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
             raise CliError("nothing is deleted")
-        records.delete(own)
+        source.delete(name)
         typer.echo(f"{own} deleted")
         return
-    source.kube.delete(name)
+    source.delete(name)
     typer.echo(
         f"{name} deleted from namespace {source.kube.namespace}; {names.folder_of(run)} is kept"
     )
 
 
-@taking(connect)
+@taking(cluster_of)
 def retry(
-    kube: "Kube",
+    cluster: Cluster,
     name: Name,
     new_name: Annotated[
         str | None,
@@ -305,39 +266,23 @@ def retry(
     ] = False,
 ) -> None:
     """Create a run with the spec of another one, which begins from that one's checkpoint."""
-    former = kube.run(name)
-    if new_name is None:
-        taken = [run["metadata"]["name"] for run in kube.runs(everywhere=False)]
-        new_name = retried_run.free_name(name, taken)
-    manifest = retried_run.retried(former, new_name, step, settings or [])
+    manifest = cluster.retried(name, new_name, step, settings or [])
     if dry_run:
         typer.echo(yaml_text.dump(manifest), nl=False)
         return
-    kube.create(manifest)
-    typer.echo(f"{new_name} created; it begins {retried_run.begins(manifest)}")
-
-
-def _refuse_ended(kube: "Kube", name: str) -> None:
-    """A run that has ended is not begun again by applying it: its former result would be shown."""
-    try:
-        phase = (kube.run(name).get("status") or {}).get("phase")
-    except NotFoundError:
-        return
-    if phase in ENDED:
-        raise CliError(
-            f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); delete it, or "
-            "choose another name"
-        )
+    cluster.kube.create(manifest)
+    typer.echo(f"{manifest['metadata']['name']} created; it begins {retried_run.begins(manifest)}")
 
 
 def _follow(followed: following.Followed, name: str) -> None:
     """Print a line for each change until the run ends.
 
     Raises:
-        CliError: it has not succeeded, or was deleted.
+        RunError: it has not succeeded, or was deleted.
     """
     shown: str | None = None
     warned: set[str] = set()
+    run: dict[str, Any] | None = None
     for run in following.states(followed):
         if (line := views.progress_line(run)) != shown:
             shown = line
@@ -345,18 +290,4 @@ def _follow(followed: following.Followed, name: str) -> None:
         for warning in views.warnings(run):
             if is_new(warning, warned):
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
-        phase = views.phase(run)
-        if phase == Phase.SUCCEEDED:
-            return
-        if phase == Phase.FAILED:
-            raise CliError(f"{name} failed: {plain(views.failure(run))}")
-        if phase == Phase.DELETING:
-            raise CliError(
-                f"{name} is deleted; finalizers hold the object: {views.finalizers(run)}"
-            )
-        if phase in followed.ends:
-            raise CliError(
-                f"{name} is suspended: {plain(views.why_suspended(run))}; `trainingrun run FILE"
-                f"{views.options(run)} --resume` continues"
-            )
-    raise following.deleted(name)
+    following.ended(name, run, followed.ends)

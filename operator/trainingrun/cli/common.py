@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from rich.console import Console
 
-from ..api.status import Phase
-from .errors import CliError
+from ..api.errors import RunError
 
 if TYPE_CHECKING:
-    from .kube import Kube
+    from ..client.kube import Kube
 
 
 _COMPLETION_TIMEOUT_S = 1.0
 """How long a shell waits for the names of runs."""
-
-ENDED = (Phase.SUCCEEDED, Phase.FAILED)
-"""Phases after which nothing happens to a run any more."""
-
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|)")
@@ -61,11 +56,11 @@ def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
         connect_to = ctx.params.get("namespace"), ctx.params.get("context")
 
         def list_runs() -> None:
-            with contextlib.suppress(CliError):
+            with contextlib.suppress(RunError):
                 runs = connect(*connect_to).runs(everywhere=False)
                 found.extend(run["metadata"]["name"] for run in runs)
 
-        from . import kube as kube  # not part of the wait
+        from ..client import kube as kube  # not part of the wait
 
         # Neither a name's resolution nor a kubeconfig's command for credentials has a timeout.
         thread = threading.Thread(target=list_runs, daemon=True)
@@ -108,6 +103,6 @@ Trial = Annotated[
 def connect(namespace: Namespace = None, context: Context = None) -> "Kube":
     """The cluster that kubeconfig names."""
     # Imported late: the client takes a second to load, and `validate` needs no cluster.
-    from .kube import Kube
+    from ..client.kube import Kube
 
     return Kube(context, namespace)

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from ..api.v1alpha1 import KUEUE_QUEUE
+from ..client.sources import Cluster, Source
 from ..local import terminal_text
 from ..local.run_line import Run
 from ..local.terminal_text import terminal_width
 from . import views
 from .common import run_names, seconds
 from .errors import CliError
-from .sources import Cluster, Source, source_of, taking
+from .sources import source_of, taking
 
 CAUSES = ("training", "saving", "lost", "starting", "waiting")
 _NOTHING = "-"

@@ -9,21 +9,21 @@ import typer
 from .. import rendering
 from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
-from ..local import LocalError, Options, run_locally
+from ..client import manifest_files, yaml_text
+from ..client.installation import own_version
+from ..local import Options, run_locally
 from ..local.display import SteadyStream
 from ..rendering import platforms
 from . import (
     cluster_commands,
     cost_command,
     doctor,
-    installation,
     log_command,
-    manifest_files,
     pod_commands,
     report_command,
     result_commands,
     trace_command,
-    yaml_text,
+    version_command,
 )
 from .common import File, seconds, wide_console
 from .errors import CliError, one_sentence, print_error
@@ -43,7 +43,7 @@ _SOME_UID = "00000000-0000-0000-0000-000000000000"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"trainingrun {installation.own_version()}")
+        typer.echo(f"trainingrun {own_version()}")
         raise typer.Exit
 
 
@@ -94,7 +94,7 @@ def run(
     ] = False,
 ) -> None:
     """Train a TrainingRun on this machine, without Kubernetes."""
-    with one_sentence(LocalError):
+    with one_sentence():
         if not local:
             raise CliError(
                 f"say --local to train on this machine, or use kubectl apply -f {file} for a "
@@ -159,6 +159,6 @@ pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)
 trace_command.add_to(app)
-installation.add_to(app)
+version_command.add_to(app)
 doctor.add_to(app)
 log_command.add_to(app)

@@ -20,6 +20,7 @@ from trainingrun_protocol.contract import (
     STATE_DIRECTORY_ENV,
 )
 
+from ..api.errors import RunError
 from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
@@ -29,7 +30,7 @@ from .errors import CliError
 from .sources import taking
 
 if TYPE_CHECKING:
-    from .kube import Kube
+    from ..client.kube import Kube
 
 _DASHBOARD_PORT = 8265
 _ANSWER_S = 90.0
@@ -201,7 +202,7 @@ def _pods_on_head(kube: "Kube", run: dict[str, Any]) -> dict[int, str]:
         pod = str(kube.head(run)["metadata"]["name"])
         found = json.loads(_on_head(kube, pod, _RANK_PODS).stdout)
         return {int(rank): str(name) for rank, name in found.items()}
-    except (CliError, ValueError, AttributeError):
+    except (RunError, ValueError, AttributeError):
         return {}
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
-from . import run_page, support_archive
+from ..client import run_page
+from ..client.sources import Source, ThisMachine
+from . import support_archive
 from .common import Endpoint, NameOrUri, Trial
 from .errors import CliError
 from .result_commands import place_in
-from .sources import Source, ThisMachine, source_of, taking
+from .sources import source_of, taking
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,29 +1,21 @@
 """`metrics`, `stacks` and `checkpoints …`: what a run has in its folder, in a bucket or here."""
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..local import records
+from ..client.places import Place, committed, name_of, opened, place_of_run
+from ..client.sources import Cluster, Source
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
-from ..rendering import names
 from . import pod_commands, views
-from .common import (
-    ENDED,
-    Endpoint,
-    NameOrUri,
-    Step,
-    Trial,
-)
-from .errors import CliError, bucket_access, print_error
-from .sources import Source, ThisMachine, source_of, taking
+from .common import Endpoint, NameOrUri, Step, Trial
+from .errors import CliError, print_error
+from .sources import source_of, taking
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
@@ -45,143 +37,6 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(checkpoints, name="checkpoints")
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run's folder is."""
-
-    uri: str
-    """A URI, or a path of this machine."""
-    endpoint: str | None = None
-    """URL of an S3-compatible service."""
-    region: str | None = None
-    """Region of the bucket."""
-    name: str | None = None
-    """Of the TrainingRun; none: the folder itself is named."""
-    trial: int | None = None
-    """Number of the trial, of a sweep; none: the best one."""
-    needed: frozenset[tuple[str, int]] = frozenset()
-    """Checkpoints from which other runs of the namespace begin: their folder and step."""
-    run: Mapping[str, Any] | None = None
-    """The TrainingRun, where more than its folder is known."""
-    request_stacks: Callable[[], None] | None = None
-    """Has the stacks of all ranks kept now; none: it is no run of a cluster, or a sweep."""
-
-
-def in_cluster(
-    run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
-) -> Place:
-    """The folder of a TrainingRun; `others` are those of its namespace.
-
-    Raises:
-        CliError: It is a folder of the pods.
-    """
-    storage, metadata = run["spec"]["storage"], run["metadata"]
-    if storage["uri"].startswith("file:"):
-        raise CliError(
-            f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
-        )
-    uri = names.folder_of(run)
-    return Place(
-        uri,
-        endpoint or storage.get("endpoint"),
-        storage.get("region"),
-        metadata["name"],
-        trial,
-        frozenset(_needed(uri, metadata["name"], others)),
-        run,
-    )
-
-
-def on_this_machine(source: ThisMachine, name: str, trial: int | None) -> Place:
-    """The folder of the latest local run of a name."""
-    own = source.own_folder(name)
-    return Place(str(own), name=name, trial=trial, run=records.read(own))
-
-
-def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
-    """Checkpoints that other runs name and have not replaced by one of their own.
-
-    `uri` is the folder of this run, and `name` its name.
-    """
-    for run in others:
-        source = run["spec"]["storage"].get("restoreFrom") or {}
-        status = run.get("status") or {}
-        ended = status.get("phase") in ENDED
-        if ended or status.get("checkpoint"):
-            continue
-        found = (status.get("restoredFrom") or {}).get("uri") or source.get("uri")
-        if found is None and source.get("run") == name:
-            found = uri
-        restored = (status.get("restoredFrom") or {}).get("step")
-        for step in (source.get("step"), restored):
-            if found is not None and step is not None:
-                yield found.rstrip("/"), step
-
-
-def events(source: ThisMachine, name: str) -> list[dict[str, Any]]:
-    """What the drivers of the latest local run of a name have recorded, as Events."""
-    with folder_of(on_this_machine(source, name, None)) as bucket:
-        from trainingrun_runtime.report_page import history
-        from trainingrun_runtime.store import last_progress
-
-        return [
-            {
-                "lastTimestamp": datetime.fromtimestamp(event.time, UTC).isoformat(),
-                "type": "Warning" if event.lost else "Normal",
-                "reason": event.kind,
-                "message": event.message,
-            }
-            for event in history.events_of(last_progress.drivers(bucket))
-        ]
-
-
-@contextlib.contextmanager
-def folder_of(place: Place) -> Iterator["Bucket"]:
-    """The folder of the run.
-
-    Raises:
-        CliError: There is none, or the bucket cannot be read.
-    """
-    with bucket_access():
-        from trainingrun_runtime.results import NoRun, NoTrial, open_folder
-
-        try:
-            bucket = open_folder(place.uri, place.endpoint, place.region)
-            folder = bucket.root.rpartition("/")[2]
-            if place.name is not None and not folder.startswith(f"{place.name}-"):
-                raise CliError(f"the latest run in {place.uri} is {folder}, not {place.name}")
-            yield bucket
-        except NoTrial as error:
-            raise CliError(f"{error}{' with --trial' if place.trial is None else ''}") from None
-        except NoRun as error:
-            recorded = "://" not in place.uri and records.read(Path(place.uri)) is not None
-            if not recorded and (place.name is None or "://" not in place.uri):
-                raise CliError(str(error)) from None
-            raise CliError(
-                f"there is nothing in {place.uri} yet: {place.name} has not begun to train"
-            ) from None
-
-
-@contextlib.contextmanager
-def opened(place: Place) -> Iterator["Bucket"]:
-    """The folder of the run, of a sweep that of a trial; which one is said where none is named.
-
-    Raises:
-        CliError: As `folder_of`.
-    """
-    with folder_of(place) as bucket:
-        from trainingrun_runtime.results import open_trial
-
-        trial = open_trial(bucket, place.trial)
-        if trial is not None and place.trial is None:
-            typer.echo(
-                f"Trial {trial.number} of the {len(trial.sweep.trials)} of this sweep, the "
-                "best one so far; --trial names another one.",
-                err=True,
-            )
-        yield trial.bucket if trial is not None else bucket
-
-
 def place_in(
     source: Source, name: NameOrUri, trial: Trial = None, endpoint: Endpoint = None
 ) -> Place:
@@ -192,14 +47,16 @@ def place_in(
     """
     if "://" in name:
         return Place(name, endpoint, trial=trial)
-    if isinstance(source, ThisMachine):
-        return on_this_machine(source, name, trial)
-    run = source.run(name)
-    found = in_cluster(run, source.runs(everywhere=False), endpoint, trial)
-    if run["spec"].get("sweep"):
+    found = place_of_run(source, name, trial, endpoint)
+    run = found.run
+    if not isinstance(source, Cluster) or run is None or run["spec"].get("sweep"):
         return found
-    request = functools.partial(pod_commands.request_stacks, source.kube, run)
+    request = functools.partial(pod_commands.request_stacks, source.kube, dict(run))
     return replace(found, request_stacks=request)
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
 
 
 place_of = taking(source_of)(place_in)
@@ -215,7 +72,7 @@ def metrics(
     ] = None,
 ) -> None:
     """Print what the training has reported, each step once."""
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.store import metrics_table
 
         table = metrics_table.read(bucket)
@@ -261,7 +118,7 @@ def stacks(
     now: Annotated[bool, typer.Option("--now", help="Have them kept now, and print them.")] = False,
 ) -> None:
     """Print where each rank stood when the training hung, or with --now where it stands."""
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.store import kept_stacks
 
         found = kept_stacks.kept(bucket)
@@ -297,16 +154,16 @@ def stacks(
 @taking(place_of)
 def list_checkpoints(place: Place) -> None:
     """List the checkpoints, the newest last."""
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.store import retention
 
-        committed = _committed(bucket)
-        if not committed:
+        found = committed(bucket, print_error)
+        if not found:
             typer.echo(f"No checkpoints in {bucket.root}.", err=True)
             return
-        best = retention.best_known(committed)
+        best = retention.best_known(found)
         now, width = datetime.now(UTC), terminal_width()
-        typer.echo(views.checkpoints_table(committed, best, now, bucket.root, width))
+        typer.echo(views.checkpoints_table(found, best, now, bucket.root, width))
 
 
 @checkpoints.command()
@@ -316,12 +173,12 @@ def verify(place: Place, step: Step = None) -> None:
 
     Exit code 1 if one of them is damaged.
     """
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.store import manifest, verification
 
         unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
         damaged = bool(unreadable)
-        for one in _of_step(_committed(bucket), step, bucket):
+        for one in _of_step(committed(bucket, print_error), step, bucket):
             reason = verification.verify(bucket, one)
             if reason is None:
                 files = counted(len(one.files), "file")
@@ -343,12 +200,12 @@ def download(
     ] = None,
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.checkpoints import downloads
         from trainingrun_runtime.store.storage_errors import DamagedError
 
         for found in _wanted(bucket, step, best):
-            target = to or Path(f"{views.name_of(bucket.root)}-step-{found.step}")
+            target = to or Path(f"{name_of(bucket.root)}-step-{found.step}")
             try:
                 downloads.download(bucket, found, target)
             except DamagedError as error:
@@ -376,7 +233,7 @@ def prune(
 
     It names them and asks before it deletes.
     """
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.store import retention
 
         try:
@@ -397,19 +254,6 @@ def prune(
         typer.echo(f"{what} deleted; steps kept: {kept}")
 
 
-def _committed(bucket: "Bucket") -> "list[Manifest]":
-    """The checkpoints, oldest first; what cannot be read of them is named."""
-    from trainingrun_runtime.store import manifest
-
-    found = []
-    for key, reading in manifest.read_all(bucket):
-        if isinstance(reading, str):
-            print_error(f"{key} cannot be read: {reading}")
-        else:
-            found.append(reading)
-    return found
-
-
 def _of_step(found: "list[Manifest]", step: int | None, bucket: "Bucket") -> "list[Manifest]":
     if step is None:
         return found
@@ -425,15 +269,15 @@ def _wanted(bucket: "Bucket", step: int | None, best: bool) -> "list[Manifest]":
     """Checkpoints to download: the first of them that is intact."""
     from trainingrun_runtime.store import retention
 
-    committed = _committed(bucket)
+    there = committed(bucket, print_error)
     if best and step is not None:
         raise CliError("--best and --step name two checkpoints; leave one of them out")
     if best:
-        found = retention.best_known(committed)
+        found = retention.best_known(there)
         if found is None:
             raise CliError(
                 "--best needs checkpoints.best in the run, and a checkpoint with that metric; "
                 "choose one with --step"
             )
         return [found]
-    return _of_step(committed, step, bucket)[::-1]
+    return _of_step(there, step, bucket)[::-1]

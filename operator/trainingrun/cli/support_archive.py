@@ -12,17 +12,18 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..api.errors import RunError
 from ..api.v1alpha1 import API_VERSION, KIND
+from ..client import installation, yaml_text
+from ..client.errors import UnreachableError, bucket_access
 from ..cluster.resources import RAY_API
 from ..local.terminal_text import counted, end_of, plain, plain_lines
 from ..reconciling import pod_status
 from ..rendering import names
-from . import installation, yaml_text
-from .errors import CliError, UnreachableError, bucket_access
 from .masking import MASK, Masking
 
 if TYPE_CHECKING:
-    from .kube import Kube
+    from ..client.kube import Kube
 
 Found = TypeVar("Found")
 Object = dict[str, Any]
@@ -81,7 +82,7 @@ class _Reading:
             return call()
         except UnreachableError:
             raise
-        except CliError as error:
+        except RunError as error:
             self.not_read.append(plain(f"{what}: {error}"))
             return None
 
@@ -112,7 +113,7 @@ def collect(
         now: When it is asked for.
 
     Raises:
-        CliError: The cluster does not answer.
+        RunError: The cluster does not answer.
     """
     reading = _Reading(kube)
     name, namespace = run["metadata"]["name"], kube.namespace
@@ -230,7 +231,7 @@ def _of_bucket(
 
     def read() -> None:
         if storage["uri"].startswith("file:"):
-            raise CliError(f"{storage['uri']} is a folder of the pods")
+            raise RunError(f"{storage['uri']} is a folder of the pods")
         with bucket_access():
             from trainingrun_runtime.store.bucket import Bucket
 

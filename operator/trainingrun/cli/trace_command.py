@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..api.errors import RunError
 from ..api.v1alpha1 import KIND
+from ..client.errors import NotFoundError
+from ..client.places import opened
+from ..client.sources import Cluster, Source
 from ..local.terminal_text import plain, table, terminal_width
 from ..reconciling import pod_status
 from ..rendering import names
 from .common import Endpoint, NameOrUri, Trial
-from .errors import CliError, NotFoundError
+from .errors import CliError
 from .report_command import write_new
-from .result_commands import opened, place_in
-from .sources import Cluster, Source, source_of, taking
+from .result_commands import place_in
+from .sources import source_of, taking
 
 if TYPE_CHECKING:
     from trainingrun_runtime.report_page.traces import Span, Trace
 
-    from .kube import Kube
+    from ..client.kube import Kube
 
 Object = Mapping[str, Any]
 
@@ -48,7 +52,7 @@ def trace(
 ) -> None:
     """Print where the time of the latest start and recovery went, by phase and by process."""
     place = place_in(source, name, trial, endpoint)
-    with opened(place) as bucket:
+    with opened(place, _say) as bucket:
         from trainingrun_runtime.report_page import traces
         from trainingrun_runtime.store import start_traces
 
@@ -71,6 +75,10 @@ def trace(
         typer.echo(plain(one.title))
         typer.echo(table(("PHASE", "PROCESS", "BEGIN", "SECONDS"), cells, terminal_width()))
         typer.echo(f"{plain(traces.longest(one))}\n")
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
 
 
 def _seconds(value: float | None) -> str:
@@ -115,7 +123,7 @@ def _read(what: str, call: Callable[[], Any]) -> Any:
         return call()
     except NotFoundError:
         return None
-    except CliError as error:
+    except RunError as error:
         typer.echo(plain(f"not read: {what}: {error}"), err=True)
         return None
 

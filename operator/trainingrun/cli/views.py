@@ -172,23 +172,6 @@ def loss(found: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (f"{what}{signs}", lost, found.get("action"))))
 
 
-def finalizers(run: Run) -> str:
-    """The finalizers of a deleted run."""
-    return plain(", ".join(run["metadata"].get("finalizers") or ()))
-
-
-def failure(run: Run) -> str:
-    """Reason and message of condition Failed."""
-    found = condition(run, "Failed")
-    return f"{found['reason']}: {found.get('message', '')}" if found else "no reason is given"
-
-
-def why_suspended(run: Run) -> str:
-    """The message of condition Suspended."""
-    found = condition(run, "Suspended")
-    return str(found.get("message", "")) if found else "no reason is given"
-
-
 def _memory(memory: Mapping[str, Any]) -> str:
     if not memory:
         return ""
@@ -414,13 +397,6 @@ def checkpoints_table(
         return terminal_text.table([*heads, "METRICS", "URI"], rows, width)
     shown = terminal_text.table([*heads, *metrics, "FOLDER"], rows, width)
     return f"{shown}\n\nFolders are below {plain(root)}"
-
-
-def name_of(root: str) -> str:
-    """The name of a run's folder, with the trial where it is one of a sweep's."""
-    rest, _, name = root.rpartition("/")
-    run, _, between = rest.rpartition("/")
-    return f"{run.rpartition('/')[2]}-trial-{name}" if between == "trials" else name
 
 
 def size_of(*checkpoints: "Manifest") -> str:

@@ -7,14 +7,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..api.errors import RunError
 from ..api.v1alpha1 import RunSpec
 from .terminal_text import gib
 
 _NVIDIA = re.compile(r"nvidia\d+")
 
 
-class LocalError(Exception):
-    """A run cannot continue here; the text is one sentence, fit for a user."""
+class LocalError(RunError):
+    """A run cannot begin or go on on this machine."""
 
 
 def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...]:

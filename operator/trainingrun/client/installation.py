@@ -1,16 +1,12 @@
-"""What is installed, here and in the cluster: `version`."""
+"""What is installed, here and in the cluster."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.kuberay import crd_path
-from ..local.terminal_text import pairs, plain
-from .common import Context, connect
-from .errors import CliError, NotFoundError
+from .errors import NotFoundError
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -21,11 +17,6 @@ VERSION_LABEL = "app.kubernetes.io/version"
 TIMEOUT_S = 5.0
 """Of each request: whoever asks what is wrong waits for no longer."""
 _DEPLOYMENTS = "/apis/apps/v1/deployments"
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("version")(version_command)
 
 
 def own_version() -> str:
@@ -75,30 +66,11 @@ class Deployment(NamedTuple):
         return f"kubectl logs -n {self.namespace} deployment/{self.name}"
 
 
-def version_command(
-    client: Annotated[
-        bool, typer.Option("--client", help="This command's alone, without a request.")
-    ] = False,
-    context: Context = None,
-) -> None:
-    """Print the versions of this command and, where a cluster answers, of what it has."""
-    own = ("trainingrun", own_version())
-    typer.echo(pairs([own]))  # before the cluster is asked, which may not answer for long
-    if client:
-        return
-    try:
-        found = in_cluster(connect(context=context))
-    except CliError as error:
-        typer.echo(plain(error), err=True)
-    else:
-        typer.echo(pairs([own, *found]).partition("\n")[2])  # aligned with the line above
-
-
 def in_cluster(kube: "Kube") -> list[tuple[str, str]]:
     """Versions of the CRD and of the operators, by name; one that may not be read is unknown.
 
     Raises:
-        CliError: The cluster does not answer.
+        RunError: The cluster does not answer.
     """
     return [("CRD", _crd_version(kube)), *_operator_versions(kube)]
 
@@ -136,7 +108,7 @@ def deployments(kube: "Kube", labels: str) -> list[Deployment]:
     """The Deployments with these labels.
 
     Raises:
-        CliError: The cluster does not answer, or refuses it.
+        RunError: The cluster does not answer, or refuses it.
     """
     found = kube.get(_DEPLOYMENTS, TIMEOUT_S, labelSelector=labels)
     return [Deployment.read(each) for each in found["items"]]

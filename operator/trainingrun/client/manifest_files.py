@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
 from . import yaml_text
-from .errors import CliError
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of which Kubernetes makes the end of a generated name."""
@@ -43,13 +43,13 @@ class Documents:
         """The file's one TrainingRun.
 
         Raises:
-            CliError: Something in the file is wrong, or there are several.
+            RunError: Something in the file is wrong, or there are several.
         """
         if self.problems:
-            raise CliError("\n".join(self.problems))
+            raise RunError("\n".join(self.problems))
         if len(self.runs) > 1:
             names = ", ".join(run.metadata.name for run in self.runs)
-            raise CliError(f"{self.name}: holds several TrainingRuns ({names}); give each its file")
+            raise RunError(f"{self.name}: holds several TrainingRuns ({names}); give each its file")
         return self.runs[0]
 
     def add_problem(self, sentence: str, line: int | None = None) -> None:

@@ -4,9 +4,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from . import views
-from .errors import CliError
-from .result_commands import Place, folder_of
+from ..api.errors import RunError
+from .places import Place, folder_of, name_of
 
 if TYPE_CHECKING:
     from trainingrun_runtime.report_page.folder import RunFolder
@@ -18,7 +17,7 @@ def of(place: Place) -> tuple[str, str]:
     A run whose status is known has a page also while its bucket does not answer.
 
     Raises:
-        CliError: There is no such folder, or the bucket cannot be read.
+        RunError: There is no such folder, or the bucket cannot be read.
     """
     from trainingrun_runtime.report_page import contents, page
     from trainingrun_runtime.report_page.folder import RunFolder
@@ -28,12 +27,12 @@ def of(place: Place) -> tuple[str, str]:
         source = "From the run's folder and its status."
     try:
         found = _read(place)
-    except CliError as error:
+    except RunError as error:
         if place.run is None:
             raise
         note = f"Nothing of the bucket is on this page: {error}."
         found, source = RunFolder(place.uri, notes=[note]), "From the run's status."
-    name = place.name or views.name_of(found.root)
+    name = place.name or name_of(found.root)
     return name, page.html(contents.of(name, found, place.run, time.time(), source))
 
 

@@ -1,4 +1,4 @@
-"""`trainingrun submit`: the code into the run's bucket, then the run into the cluster."""
+"""The code of a run, as a zip file in the run's bucket; then the run, applied to the cluster."""
 
 import copy
 import hashlib
@@ -8,20 +8,25 @@ import re
 import subprocess
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
 from trainingrun_protocol.plain_text import size
 
+from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.storage_spec import Storage
-from .errors import CliError, bucket_access
+from .errors import NotFoundError, bucket_access
 from .manifest_files import Documents
+from .places import Say
+from .sources import ENDED
+
+if TYPE_CHECKING:
+    from .kube import Kube
 
 FOLDER = "code"
 """Folder below `storage.uri` in which zip files are kept, each named by its digest."""
@@ -74,61 +79,106 @@ class Submission:
                 `training.code` with every field of the run.
 
         Raises:
-            CliError: One of them cannot be used.
+            RunError: One of them cannot be used.
         """
-        storage = found.only_run().spec.storage
+        found.only_run()
         if found.others:
-            raise CliError(
+            raise RunError(
                 f"{found.name}: holds {', '.join(found.others)} as well, and submit applies "
                 "TrainingRuns and ConfigMaps alone; apply the others with kubectl and move them to "
                 "a file of their own"
             )
         manifest = copy.deepcopy(found.manifests[0])
-        training, packed = manifest["spec"]["training"], None
         if requirements is not None:
-            training["requirements"] = requirement_lines(requirements)
-        if code is not None:
+            manifest["spec"]["training"]["requirements"] = requirement_lines(requirements)
+        packed = pack(code, file) if code is not None else None
+        try:
+            return cls.of(manifest, found.config_map_manifests, packed)
+        except InvalidRunError as error:
+            raise RunError(f"{found.name}: {error}") from None
+
+    @classmethod
+    def of(
+        cls, manifest: dict[str, Any], config_maps: list[dict[str, Any]], packed: bytes | None
+    ) -> "Submission":
+        """A TrainingRun with its code.
+
+        Args:
+            manifest: The TrainingRun; `training.code` is set in it.
+            config_maps: That it needs.
+            packed: The zip file with its code; None: it has none that is submitted.
+
+        Raises:
+            RunError: The run is not valid, or its bucket takes no code.
+        """
+        storage = parse(manifest).spec.storage
+        if packed is not None:
             if storage.uri.startswith("file:"):
-                raise CliError(
+                raise RunError(
                     f"storage.uri is {storage.uri}, a folder of the pods that this machine does "
                     "not have; use a bucket, or put the code into the image"
                 )
-            packed = pack(code, file)
-            training["code"] = {"uri": f"{_folder(storage)}/{_name(packed)}"}
-        try:
+            code = {"uri": f"{_folder(storage)}/{name_of(packed)}"}
+            manifest["spec"]["training"]["code"] = code
             parse(manifest)
-        except InvalidRunError as error:
-            raise CliError(f"{found.name}: {error}") from None
-        return cls(manifest, found.config_map_manifests, storage, packed)
+        return cls(manifest, config_maps, storage, packed)
 
-    def upload(self, endpoint: str | None) -> None:
-        """Put the code into the bucket, unless it is there already, and say so.
+    def apply(self, kube: "Kube", endpoint: str | None, say: Say) -> None:
+        """Upload the code, then apply ConfigMaps and run.
 
         Args:
+            kube: The cluster.
             endpoint: URL of the bucket's service as this machine reaches it; default: the run's.
+            say: Takes a sentence about each thing that is done.
 
         Raises:
-            CliError: The bucket does not take it.
+            RunError: A run of that name has ended, the bucket does not take the code, or
+                the cluster does not take the run.
         """
+        name = self.manifest["metadata"]["name"]
+        _refuse_ended(kube, name)
+        self._upload(endpoint, say)
+        for config_map in self.config_maps:
+            kube.apply_config_map(config_map)
+            say(f"ConfigMap {config_map['metadata']['name']} applied")
+        kube.apply(self.manifest)
+        say(f"{name} applied to namespace {kube.namespace}")
+
+    def _upload(self, endpoint: str | None, say: Say) -> None:
+        """Put the code into the bucket, unless it is there already."""
         if self.packed is None:
             return
-        name, folder = _name(self.packed), _folder(self.storage)
+        name, folder = name_of(self.packed), _folder(self.storage)
         with bucket_access("the code cannot be uploaded: "):
             from trainingrun_runtime.store.bucket import Bucket
 
             bucket = Bucket.open(folder, endpoint or self.storage.endpoint, self.storage.region)
             if bucket.size(name) == len(self.packed):
-                typer.echo(f"code {name[:12]} is in {folder} already")
+                say(f"code {name[:12]} is in {folder} already")
                 return
             bucket.upload(name, self.packed)
-        typer.echo(f"code {name[:12]} uploaded to {folder}, {size(len(self.packed))}")
+        say(f"code {name[:12]} uploaded to {folder}, {size(len(self.packed))}")
+
+
+def _refuse_ended(kube: "Kube", name: str) -> None:
+    """A run that has ended is not begun again by applying it: its former result would be shown."""
+    try:
+        phase = (kube.run(name).get("status") or {}).get("phase")
+    except NotFoundError:
+        return
+    if phase in ENDED:
+        raise RunError(
+            f"TrainingRun {name} in namespace {kube.namespace} has ended ({phase}); delete it, or "
+            "choose another name"
+        )
 
 
 def _folder(storage: Storage) -> str:
     return f"{storage.uri.rstrip('/')}/{FOLDER}"
 
 
-def _name(packed: bytes) -> str:
+def name_of(packed: bytes) -> str:
+    """Name of a zip file, by its content."""
     return f"{hashlib.sha256(packed).hexdigest()}.zip"
 
 
@@ -142,10 +192,10 @@ def pack(folder: Path, manifest: Path | None = None) -> bytes:
         manifest: A file that is left out; it need not be in the folder.
 
     Raises:
-        CliError: The folder is none, holds nothing, too much or a secret, or cannot be read.
+        RunError: It is no folder, holds nothing, too much or a secret, or is not readable.
     """
     if not folder.is_dir():
-        raise CliError(f"--code {folder} is not a folder")
+        raise RunError(f"--code {folder} is not a folder")
     files = [
         file
         for file in _listed(folder, folder.resolve())
@@ -153,25 +203,40 @@ def pack(folder: Path, manifest: Path | None = None) -> bytes:
         and (manifest is None or (folder / file).resolve() != manifest.resolve())
     ]
     if not files:
-        raise CliError(f"--code {folder} holds no file that git does not ignore")
+        raise RunError(f"--code {folder} holds no file that git does not ignore")
     sizes = {file: (folder / file).stat().st_size for file in files}
     if sum(sizes.values()) > MAX_UNPACKED_BYTES or len(files) > MAX_CODE_FILES:
-        raise CliError(_too_large(folder, sizes, MAX_UNPACKED_BYTES, "")) from None
+        raise RunError(_too_large(folder, sizes, MAX_UNPACKED_BYTES, "")) from None
+    packed = zipped(
+        (file.as_posix(), *_read(folder / file)) for file in sorted(files, key=Path.as_posix)
+    )
+    if len(packed) > MAX_CODE_BYTES:
+        raise RunError(_too_large(folder, sizes, MAX_CODE_BYTES, ", packed"))
+    return packed
+
+
+def _read(file: Path) -> tuple[bytes, bool]:
+    """What is in a file, and whether it is executable."""
+    try:
+        return file.read_bytes(), bool(file.stat().st_mode & 0o100)
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def zipped(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
+    """A zip file; the same files give the same bytes.
+
+    Args:
+        files: Name, content and whether it is executable, in the order in which they are written.
+    """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for file in sorted(files, key=Path.as_posix):
-            try:
-                content = (folder / file).read_bytes()
-            except OSError as error:
-                raise CliError(f"{folder / file} cannot be read: {error.strerror}") from None
-            entry = zipfile.ZipInfo(file.as_posix(), _DATE)
+        for name, content, executable in files:
+            entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # Unix, wherever it is packed
-            executable = (folder / file).stat().st_mode & 0o100
             entry.external_attr = (0o100755 if executable else 0o100644) << 16
             archive.writestr(entry, content)
-    if packed.tell() > MAX_CODE_BYTES:
-        raise CliError(_too_large(folder, sizes, MAX_CODE_BYTES, ", packed"))
     return packed.getvalue()
 
 
@@ -179,20 +244,20 @@ def requirement_lines(file: Path) -> list[str]:
     """The requirements in a file of pip's; comments, empty lines and line breaks are left out.
 
     Raises:
-        CliError: The file cannot be read, or a line is an option, which `training.requirements` do
-            not take.
+        RunError: The file cannot be read, or a line is an option, which
+            `training.requirements` do not take.
     """
     try:
         text = file.read_text(encoding="utf-8-sig")  # Windows writes a mark at the beginning
     except OSError as error:
-        raise CliError(f"--requirements {file} cannot be read: {error.strerror}") from None
+        raise RunError(f"--requirements {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CliError(f"--requirements {file} is not UTF-8 text") from None
+        raise RunError(f"--requirements {file} is not UTF-8 text") from None
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         requirement = "" if line.startswith("#") else line.split(" #")[0].strip()
         if option := _OPTION.match(requirement):  # its value may hold credentials
-            raise CliError(
+            raise RunError(
                 f"{file}: {option[0]} is an option of pip; write requirements alone there, "
                 "and set options as variables in training.env, such as PIP_INDEX_URL"
             )
@@ -211,17 +276,17 @@ def _listed(folder: Path, root: Path) -> list[Path]:
     for name in names:
         path = folder / name
         if _NOT_UTF8.search(name):
-            raise CliError(
+            raise RunError(
                 f"the name of {_shown(path)} is not UTF-8, as names in a zip file are; rename the "
                 "file, or name it in .gitignore"
             )
         if path.is_symlink() and path.is_dir():
-            raise CliError(
+            raise RunError(
                 f"{path} is a link to a folder, which a zip file does not hold; replace it by the "
                 "folder, or name it in .gitignore"
             )
         if modes.get(name) == _SUBMODULE and not (path / ".git").exists():
-            raise CliError(f"submodule {path} is not checked out; run git submodule update --init")
+            raise RunError(f"submodule {path} is not checked out; run git submodule update --init")
         if path.is_dir():  # a repository in the repository, such as a submodule
             found += [Path(name) / below for below in _listed(path, root)]
         elif path.is_file():  # not one that was deleted since it was added
@@ -254,12 +319,12 @@ def _names(folder: Path) -> tuple[dict[str, str], list[str]]:
 
 def _check(path: Path, root: Path, tracked: bool) -> None:
     if not path.resolve().is_relative_to(root):
-        raise CliError(
+        raise RunError(
             f"{path} is a link to {path.resolve()}, which is not in the folder; replace it by the "
             "file, or name it in .gitignore"
         )
     if not tracked and any(fnmatch(path.name.lower(), secret) for secret in _SECRETS):
-        raise CliError(
+        raise RunError(
             f"{path} looks like a secret, and the code is uploaded to the bucket; name it in "
             ".gitignore, or have git track it if it is none"
         )
@@ -289,11 +354,11 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
             env={**os.environ, "LC_ALL": "C"},  # its messages are compared
         )
     except FileNotFoundError:
-        raise CliError("git is not installed; --code needs it to read .gitignore") from None
+        raise RunError("git is not installed; --code needs it to read .gitignore") from None
 
 
-def _failed(done: subprocess.CompletedProcess[str]) -> CliError:
-    return CliError(f"git cannot list the code: {' '.join(done.stderr.split())}")
+def _failed(done: subprocess.CompletedProcess[str]) -> RunError:
+    return RunError(f"git cannot list the code: {' '.join(done.stderr.split())}")
 
 
 def _too_large(folder: Path, sizes: dict[Path, int], limit: int, how: str) -> str:

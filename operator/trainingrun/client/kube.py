@@ -15,13 +15,14 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import incluster_config
 from kubernetes.config.config_exception import ConfigException
 
+from ..api.errors import RunError
 from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
 from ..cluster.bounded_json import loads, shallow
 from ..local.terminal_text import end_of
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
-from .errors import CliError, NotFoundError, UnreachableError
+from .errors import NotFoundError, UnreachableError
 
 _TIMEOUT_S = 30
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
@@ -35,11 +36,11 @@ _APPLY = {
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
-class ForbiddenError(CliError):
+class ForbiddenError(RunError):
     """The API server answers 401 or 403: what was asked for stays unknown."""
 
 
-class RefusedError(CliError):
+class RefusedError(RunError):
     """The API server answers with an error.
 
     Args:
@@ -52,7 +53,7 @@ class RefusedError(CliError):
         self.status = status
 
 
-class NoLogError(CliError):
+class NoLogError(RunError):
     """A container has no log yet."""
 
 
@@ -68,7 +69,7 @@ class Kube:
             namespace: Default: the context's, or the pod's own.
 
         Raises:
-            CliError: There is no usable kubeconfig.
+            RunError: There is no usable kubeconfig.
         """
         self.context = context
         own = _configure(context)
@@ -91,7 +92,7 @@ class Kube:
         Raises:
             NotFoundError: There is nothing.
             ForbiddenError: It may not be read.
-            CliError: It cannot be read.
+            RunError: It cannot be read.
         """
         return self._request("GET", path, query, None, timeout_s)
 
@@ -104,7 +105,7 @@ class Kube:
             resource: Such as `pods`, or `pods/log`.
 
         Raises:
-            CliError: The API server does not say.
+            RunError: The API server does not say.
         """
         name, _, sub = resource.partition("/")
         asked = {"verb": verb, "group": group, "resource": name, "subresource": sub}
@@ -162,7 +163,7 @@ class Kube:
         """The Events about a TrainingRun that the API server still has.
 
         Raises:
-            CliError: The API server refuses it.
+            RunError: The API server refuses it.
         """
         about = f"involvedObject.kind={KIND},involvedObject.name={name}"
         with _one_sentence(f"the events of {name}"):
@@ -175,7 +176,7 @@ class Kube:
         """Change `spec.suspend` of a TrainingRun.
 
         Raises:
-            CliError: There is none of that name, or the API server refuses the change.
+            RunError: There is none of that name, or the API server refuses the change.
         """
         with self._about(name):
             self._custom.patch_namespaced_custom_object(
@@ -191,7 +192,7 @@ class Kube:
         """Delete a TrainingRun; Kubernetes deletes what it owns afterwards.
 
         Raises:
-            CliError: There is none of that name, or the API server refuses it.
+            RunError: There is none of that name, or the API server refuses it.
         """
         with self._about(name):
             self._custom.delete_namespaced_custom_object(
@@ -202,7 +203,7 @@ class Kube:
         """Create a TrainingRun in the default namespace.
 
         Raises:
-            CliError: The API server refuses it, or one of that name is there.
+            RunError: The API server refuses it, or one of that name is there.
         """
         with self._about(run["metadata"]["name"]):
             self._custom.create_namespaced_custom_object(
@@ -213,7 +214,7 @@ class Kube:
         """Create a TrainingRun in this namespace, or change it to what the manifest says.
 
         Raises:
-            CliError: The API server refuses it, or another tool has set a field to another value.
+            RunError: The API server refuses it, or another tool has set a field otherwise.
         """
         name = run["metadata"]["name"]
         with self._about(name, _CONFLICT):
@@ -225,7 +226,7 @@ class Kube:
         """Create a ConfigMap in its own namespace, else in this one, or change it.
 
         Raises:
-            CliError: The API server refuses it, or another tool has set a field to another value.
+            RunError: The API server refuses it, or another tool has set a field otherwise.
         """
         metadata = config_map["metadata"]
         name, namespace = metadata["name"], metadata.get("namespace") or self.namespace
@@ -282,7 +283,7 @@ class Kube:
         """The token of the Ray of a head pod; None: it needs none.
 
         Raises:
-            CliError: It may not be read.
+            RunError: It may not be read.
         """
         reference = _token_reference(head)
         if reference is None:
@@ -298,13 +299,13 @@ class Kube:
                 "alone"
             )
             advice = missing if error.status == 403 else ""
-            raise CliError(f"Ray's token cannot be read: {_message(error)}{advice}") from None
+            raise RunError(f"Ray's token cannot be read: {_message(error)}{advice}") from None
         except urllib3.exceptions.HTTPError as error:
             raise _unreachable(error) from None
         try:
             return base64.b64decode((found.data or {})[key], validate=True).decode("ascii")
         except (KeyError, ValueError):
-            raise CliError(f"Secret {secret} holds no usable {key}") from None
+            raise RunError(f"Secret {secret} holds no usable {key}") from None
 
     def log_tail(self, pod: str, container: str, lines: int, most: int, previous: bool) -> str:
         """The last lines of what a container prints.
@@ -317,7 +318,7 @@ class Kube:
             previous: Those of the container before its last restart.
 
         Raises:
-            CliError: They cannot be read.
+            RunError: They cannot be read.
         """
         tail = b""
         with _one_sentence(f"log of pod {pod}"):
@@ -352,7 +353,7 @@ class Kube:
         Raises:
             NotFoundError: The pod is gone.
             NoLogError: Its container has not started.
-            CliError: The API server refuses it.
+            RunError: The API server refuses it.
         """
         name, role = pod_status.name(pod), pod["metadata"]["labels"].get(names.ROLE_LABEL)
         container = names.HEAD_CONTAINER if role == names.HEAD else names.WORKER_CONTAINER
@@ -376,7 +377,7 @@ class Kube:
                 if rest:
                     yield rest.decode(errors="replace")
         except ForbiddenError as error:
-            raise CliError(
+            raise RunError(
                 f"{error}; ask for the verb get of pods/log in namespace {self.namespace}"
             ) from None
         except RefusedError as error:
@@ -412,7 +413,7 @@ def _configure(context: str | None) -> str | None:
                 account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
                 return account.with_name("namespace").read_text().strip()
         reason = " ".join(str(error).split()).rstrip(".")
-        raise CliError(
+        raise RunError(
             f"no cluster is configured ({reason}); set KUBECONFIG, or name a --context"
         ) from None
     chosen = next((each for each in contexts if each["name"] == context), current)

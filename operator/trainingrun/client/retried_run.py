@@ -5,11 +5,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import API_VERSION, KIND, MAX_NAME_LENGTH
 from ..rendering import names
 from . import yaml_text
-from .errors import CliError
 
 _SUFFIX = re.compile(r"-retry-[0-9]+$")
 
@@ -30,7 +30,11 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def retried(
-    run: Mapping[str, Any], name: str, step: int | None, settings: Sequence[str]
+    run: Mapping[str, Any],
+    name: str,
+    step: int | None,
+    settings: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
 
@@ -44,14 +48,16 @@ def retried(
         step: Step of the checkpoint; None: the newest intact one.
         settings: Changes of the spec, each `path=value` with the value in YAML; null removes,
                 and no value is an empty text.
+        changes: Changes of the spec as an object; None in it removes.
 
     Raises:
-        CliError: A setting cannot be used, or there is no checkpoint and a step is wanted.
+        RunError: A setting cannot be used, or there is no checkpoint and a step is wanted.
     """
     former = run["metadata"]
     spec = copy.deepcopy(dict(run["spec"]))
     spec.pop("suspend", None)
     spec["storage"] = {**spec["storage"], "restoreFrom": _restore_from(run, step)}
+    spec = merged(spec, changes or {})
     for setting in settings:
         _set(spec, setting)
     storage = spec.get("storage")
@@ -71,13 +77,24 @@ def retried(
     try:
         valid = parse(manifest)
     except InvalidRunError as error:
-        raise CliError(str(error)) from None
+        raise RunError(str(error)) from None
     manifest["metadata"] = {
         "name": name,
         "namespace": former["namespace"],
         **names.inherited_metadata(valid)["metadata"],
     }
     return manifest
+
+
+def merged(base: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` over an object, as a JSON merge patch (RFC 7396): None removes, lists replace."""
+    found = dict(base) if isinstance(base, Mapping) else {}
+    for key, value in changes.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value) if isinstance(value, Mapping) else value
+    return found
 
 
 def begins(manifest: Mapping[str, Any]) -> str:
@@ -95,7 +112,7 @@ def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | 
         folder = names.folder_of(run)
         return {"uri": folder, **({"step": step} if step is not None else {})}
     if step is not None:
-        raise CliError(
+        raise RunError(
             f"--step is {step}, and {name} has no checkpoint; leave --step out to begin where "
             f"{name} began"
         )
@@ -113,11 +130,11 @@ def _set(spec: dict[str, Any], setting: str) -> None:
     path = path.strip().removeprefix("spec.")
     parts = path.split(".")
     if not equals or not all(parts):
-        raise CliError(f"--set {setting} is no setting; write one such as training.config.lr=0.01")
+        raise RunError(f"--set {setting} is no setting; write one such as training.config.lr=0.01")
     try:
         value = _value(text)
     except yaml_text.NotYamlError:
-        raise CliError(f"--set {path}: {text} is not YAML; quote it if it is a text") from None
+        raise RunError(f"--set {path}: {text} is not YAML; quote it if it is a text") from None
     place: Any = spec
     for depth, part in enumerate(parts[:-1]):
         if isinstance(place, dict):
@@ -146,4 +163,4 @@ def _index(place: Any, part: str, path: str, parents: Sequence[str]) -> int:
         return int(part)
     parent = ".".join(parents)
     what = f"a list of {len(place)}, from 0" if isinstance(place, list) else "not a mapping"
-    raise CliError(f"--set {path}: there is no {part}, for {parent} is {what}; correct the path")
+    raise RunError(f"--set {path}: there is no {part}, for {parent} is {what}; correct the path")

@@ -1,0 +1,55 @@
+"""Why a call fails: one sentence, of which the command line prints the same."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..api.errors import RunError
+
+if TYPE_CHECKING:
+    from trainingrun_runtime.store.storage_errors import StorageError
+
+
+class UnreachableError(RunError):
+    """The API server did not answer; a later call may succeed."""
+
+
+class NotFoundError(RunError):
+    """The API server answers 404, or there is no such run on this machine."""
+
+
+@contextlib.contextmanager
+def bucket_access(failed: str = "") -> Iterator[None]:
+    """What reads or writes a run's bucket; what goes wrong there is said in a sentence.
+
+    Args:
+        failed: What the sentence begins with.
+
+    Raises:
+        RunError: The bucket refuses or does not answer, or a package of the extra `cli` is
+            missing.
+    """
+    try:
+        from trainingrun_runtime.store.bucket import StorageError
+
+        try:
+            yield
+        except StorageError as error:
+            raise RunError(f"{failed}{_in_this_shell(error)}") from None
+    except ModuleNotFoundError as error:
+        raise RunError(f"{error.name} is not installed here; install trainingrun[cli]") from None
+
+
+def _in_this_shell(error: "StorageError") -> str:
+    """What is wrong, and what to do about it here: the sentence's own advice is for pods."""
+    from trainingrun_runtime.store import storage_errors
+
+    cause = str(error).partition("; ")[0]
+    if isinstance(error, storage_errors.CredentialsError | storage_errors.DeniedError):
+        return (
+            f"{cause}; the bucket's credentials are those of this shell's environment, such as "
+            "AWS_ACCESS_KEY_ID: set them to ones that may read and write the run's folder"
+        )
+    if isinstance(error, storage_errors.EndpointError | storage_errors.UnreachableError):
+        return f"{cause}; if only pods reach that endpoint, name another with --endpoint"
+    return str(error)

@@ -1,0 +1,122 @@
+"""The states of a run until nothing follows any more, and what its end means.
+
+Each loop that waits for a run is `states`, and what ends it is in one place.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..api.errors import RunError
+from ..api.status import Phase
+from ..local import records
+from ..local.run_line import Run, condition, options, phase
+from ..local.terminal_text import plain
+from .errors import NotFoundError, UnreachableError
+
+POLL_INTERVAL_S = 1.0
+_UNREACHABLE_TIMEOUT_S = 60.0
+"""How long it continues while the API server does not answer."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A run that is followed."""
+
+    ask: Callable[[], dict[str, Any]]
+    """The run as it is now. Raises NotFoundError and UnreachableError."""
+    ends: frozenset[Phase]
+    """Phases after which nothing follows by itself. A run that is deleted has ended too."""
+
+
+def of_folder(own: Path) -> Followed:
+    """The local run with a record in this folder."""
+
+    def ask() -> dict[str, Any]:
+        found = records.read(own)
+        if found is None:
+            raise NotFoundError(f"{own} is gone")
+        return found
+
+    return Followed(ask, records.ENDS)
+
+
+def looks(run: Followed) -> Iterator[dict[str, Any] | None]:
+    """The run as it is now at each look, until that of its end; None: the API server is away.
+
+    Who asks pauses between two looks. A run that is deleted meanwhile has no last state.
+
+    Raises:
+        RunError: It is not there at first, or the API server does not answer any more.
+    """
+    answered_at = None
+    while True:
+        try:
+            found = run.ask()
+        except NotFoundError:
+            if answered_at is None:
+                raise
+            return
+        except UnreachableError:
+            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
+                raise
+            yield None
+        else:
+            answered_at = time.monotonic()
+            yield found
+            if phase(found) in run.ends:
+                return
+
+
+def states(run: Followed) -> Iterator[dict[str, Any]]:
+    """The run as it is now, again after each pause; the last one is that of its end.
+
+    Raises:
+        RunError: As `looks`.
+    """
+    for found in looks(run):
+        if found is not None:
+            yield found
+            if phase(found) in run.ends:
+                return
+        time.sleep(POLL_INTERVAL_S)
+
+
+def ended(name: str, last: Run | None, ends: frozenset[Phase]) -> None:
+    """What the last state of a run means that was followed.
+
+    Args:
+        name: Of the run.
+        last: Its last state; None: it was deleted before it was seen.
+        ends: Those of `Followed`.
+
+    Raises:
+        RunError: It has not succeeded, or it is gone.
+    """
+    now = None if last is None else phase(last)
+    if last is None or now not in ends:
+        raise deleted(name)
+    if now == Phase.FAILED:
+        raise RunError(f"{name} failed: {plain(failure(last))}")
+    if now == Phase.DELETING:
+        holding = plain(", ".join(last["metadata"].get("finalizers") or ()))
+        raise RunError(f"{name} is deleted; finalizers hold the object: {holding}")
+    if now == Phase.SUSPENDED:
+        found = condition(last, "Suspended") or {}
+        raise RunError(
+            f"{name} is suspended: {plain(str(found.get('message', 'no reason is given')))}; "
+            f"`trainingrun run FILE{options(last)} --resume` continues"
+        )
+
+
+def failure(run: Run) -> str:
+    """Reason and message of condition Failed."""
+    found = condition(run, "Failed")
+    return f"{found['reason']}: {found.get('message', '')}" if found else "no reason is given"
+
+
+def deleted(name: str) -> RunError:
+    """What is said of a run that is deleted while it is followed."""
+    return RunError(f"{name} was deleted")

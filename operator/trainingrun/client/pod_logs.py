@@ -1,0 +1,143 @@
+"""What the pods of a run print, as the API server has it, while they are there."""
+
+import contextlib
+import queue
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..api.errors import RunError
+from ..local.run_line import phase
+from . import following, log_lines
+from .errors import NotFoundError, UnreachableError
+from .log_lines import Batch, Printed, Selection, unix, until_its_end
+from .places import Say
+
+if TYPE_CHECKING:
+    from .kube import Kube
+
+_BATCH_S = 0.5
+_LAST_LINES_S = 10.0
+"""For the last lines of pods once the run has ended: that of a lost node never closes its log."""
+_LABELED = re.compile(r"\[(driver|(?:trial (\d{1,9}) )?rank (\d{1,9}))\] (.*)", re.DOTALL)
+
+
+class PodLogs:
+    """The logs of a run's pods."""
+
+    def __init__(self, kube: "Kube", selection: Selection, say: Say) -> None:
+        """Read what is selected; sentences about the pods are said."""
+        self._kube, self._selection, self._say = kube, selection, say
+        self._read_up_to: dict[str, str] = {}  # by pod UID: the time of the last line
+        self._lines: queue.Queue[Printed] = queue.Queue()
+        self._errors: list[RunError] = []
+        self._followed: dict[str, threading.Thread] = {}
+        self.empty = True
+        """Whether no line was wanted so far."""
+
+    def now(self, pods: list[dict[str, Any]]) -> list[Printed]:
+        """What the pods have printed until now."""
+        found: list[Printed] = []
+        for pod in pods:
+            by_rank: dict[int | None, deque[Printed]] = {}
+            for line in self._read(pod, since_s=self._selection.since_s):
+                kept = by_rank.setdefault(line.rank, deque(maxlen=self._selection.tail))
+                kept.append(line)
+            for each in by_rank.values():
+                found += each
+        return found
+
+    def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
+        """The wanted lines of a pod that were not read before."""
+        from .kube import NoLogError
+
+        uid = pod["metadata"]["uid"]
+        try:
+            for text in self._kube.pod_log(pod, **how):
+                stamp, _, rest = text.partition(" ")
+                if stamp <= self._read_up_to.get(uid, ""):
+                    continue
+                self._read_up_to[uid] = stamp
+                if (line := self._wanted(stamp, rest)) is not None:
+                    self.empty = False
+                    yield line
+        except NotFoundError:
+            pass  # it is gone
+        except NoLogError as error:
+            if not how.get("follow"):
+                self._say(f"{error}.")
+
+    def _wanted(self, stamp: str, text: str) -> Printed | None:
+        labeled = _LABELED.fullmatch(text)
+        if labeled is None:
+            return None  # of Ray itself
+        rank = int(labeled[3]) if labeled[3] else None
+        trial = int(labeled[2]) if labeled[2] else None
+        if not self._selection.takes(rank) or self._selection.trial not in (None, trial):
+            return None
+        return Printed(unix(stamp), rank, labeled[4]) if self._selection.wants(text) else None
+
+    def follow(self, followed: following.Followed) -> Iterator[Batch]:
+        """What is printed from now on, until the run has ended.
+
+        Raises:
+            RunError: The API server refuses it.
+        """
+        for run in until_its_end(followed, self._selection, self._say):
+            if run is not None:
+                with contextlib.suppress(UnreachableError):  # asked again
+                    for pod in self._kube.pods(run):
+                        self._begin(pod)
+            until = time.monotonic() + log_lines.POLL_S
+            while (run is None or phase(run) not in followed.ends) and time.monotonic() < until:
+                yield self._come()
+        until = time.monotonic() + _LAST_LINES_S
+        while any(thread.is_alive() for thread in self._followed.values()) or self._lines.qsize():
+            yield (come := self._come())
+            if come.lines:
+                until = time.monotonic() + _LAST_LINES_S
+            elif time.monotonic() > until:
+                return
+
+    def _come(self) -> Batch:
+        """The lines that come within a moment.
+
+        Raises:
+            RunError: The API server refuses it.
+        """
+        lines = sorted(self._waiting(), key=lambda line: line.time)
+        if self._errors and not lines:
+            raise self._errors[0]
+        return Batch(lines)
+
+    def _begin(self, pod: Mapping[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
+        before = self._followed.get(uid)
+        has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+        if before is not None and (before.is_alive() or has_ended):
+            return
+        thread = threading.Thread(target=self._follow_pod, args=(pod,), daemon=True)
+        self._followed[uid] = thread
+        thread.start()
+
+    def _follow_pod(self, pod: Mapping[str, Any]) -> None:
+        before = self._read_up_to.get(pod["metadata"]["uid"])
+        since_s = time.time() - unix(before) + 1 if before else self._selection.since_s
+        try:
+            for line in self._read(pod, follow=True, since_s=since_s):
+                self._lines.put(line)
+        except UnreachableError:
+            pass  # the connection was closed; it is opened again
+        except RunError as error:
+            self._errors.append(error)
+
+    def _waiting(self) -> Iterator[Printed]:
+        until = time.monotonic() + _BATCH_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                yield self._lines.get(timeout=left)
+            except queue.Empty:
+                return

@@ -1,0 +1,158 @@
+"""Where runs are: in a cluster, or in folders of this machine.
+
+Both give a run as the API server does, so whoever shows one has one view of it.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..api.errors import RunError
+from ..api.status import Phase
+from ..local import records
+from ..local.folder import all_roots, latest, own_folder
+from ..local.run_line import condition
+from . import following, retried_run
+
+if TYPE_CHECKING:
+    from .kube import Kube
+
+ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+"""Phases after which nothing happens to a run any more."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The runs of a cluster."""
+
+    namespace: str | None = None
+    context: str | None = None
+
+    @functools.cached_property
+    def kube(self) -> "Kube":
+        """The cluster itself, which is not needed to read a bucket."""
+        # Imported late: Kubernetes' client takes a second to load.
+        from .kube import Kube
+
+        return Kube(self.context, self.namespace)
+
+    def where(self, everywhere: bool) -> str:
+        """Where `runs` looks, in words."""
+        return "any namespace" if everywhere else f"namespace {self.kube.namespace}"
+
+    def runs(self, everywhere: bool) -> list[dict[str, Any]]:
+        """The runs of the namespace, or of all of them."""
+        return self.kube.runs(everywhere)
+
+    def run(self, name: str) -> dict[str, Any]:
+        """One run.
+
+        Raises:
+            RunError: There is none of that name.
+        """
+        return self.kube.run(name)
+
+    def followed(self, name: str) -> following.Followed:
+        """The same, to be followed; one that is suspended goes on once somebody resumes it."""
+        ends = frozenset((*ENDED, Phase.DELETING))
+        return following.Followed(lambda: self.kube.run(name), ends)
+
+    def set_suspend(self, name: str, wanted: bool) -> None:
+        """Have a run save a checkpoint and free its pods, or continue from that checkpoint.
+
+        Raises:
+            RunError: It has ended, or it is asked for that already.
+        """
+        run = self.run(name)
+        status, where = run.get("status") or {}, self.where(False)
+        if (phase := status.get("phase")) in ENDED:
+            begins = "from its checkpoint" if status.get("checkpoint") else "with its spec"
+            raise RunError(
+                f"TrainingRun {name} in {where} has ended ({phase}); `retry` begins a run {begins}"
+            )
+        if run["spec"].get("suspend", False) is wanted:
+            said = "asked to suspend already" if wanted else _why_not_resumed(run)
+            raise RunError(f"TrainingRun {name} in {where} is {said}")
+        self.kube.set_suspend(name, wanted)
+
+    def retried(
+        self,
+        name: str,
+        new_name: str | None,
+        step: int | None,
+        settings: Sequence[str] = (),
+        changes: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The manifest of a new run, as `retried_run.retried`; it is not created.
+
+        Args:
+            name: Of the former run.
+            new_name: Of the new one; None: `<name>-retry-1`, -2, …
+            step: Step of the checkpoint; None: the newest intact one.
+            settings: Changes of the spec, each `path=value`.
+            changes: Changes of the spec as an object.
+        """
+        former = self.run(name)
+        if new_name is None:
+            taken = [run["metadata"]["name"] for run in self.runs(everywhere=False)]
+            new_name = retried_run.free_name(name, taken)
+        return retried_run.retried(former, new_name, step, settings, changes)
+
+    def delete(self, name: str) -> None:
+        """Delete a run and its pods; its folder in the bucket is kept.
+
+        Raises:
+            RunError: There is none of that name, or it may not be deleted.
+        """
+        self.kube.delete(name)
+
+
+def _why_not_resumed(run: dict[str, Any]) -> str:
+    if (condition(run, "Suspended") or {}).get("reason") == "BudgetSpent":
+        return "suspended by its budget; raise spec.budget.amount to continue"
+    return "not suspended"
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """The runs that `trainingrun run --local` has trained."""
+
+    folder: Path | None = None
+
+    def where(self, _everywhere: bool) -> str:
+        """Where `runs` looks, in words."""
+        return str(self.folder or Path("trainingrun-local").absolute())
+
+    def runs(self, _everywhere: bool) -> list[dict[str, Any]]:
+        """All runs; they have no namespace."""
+        return [run for _, run in records.all_runs(all_roots(self.folder))]
+
+    def run(self, name: str) -> dict[str, Any]:
+        """The latest run of a name.
+
+        Raises:
+            LocalError: There is none.
+        """
+        return latest(name, self.folder)
+
+    def followed(self, name: str) -> following.Followed:
+        """The same, to be followed."""
+        self.run(name)
+        return following.of_folder(self.own_folder(name))
+
+    def own_folder(self, name: str) -> Path:
+        """The folder of the latest run of a name."""
+        return own_folder(name, self.folder)
+
+    def delete(self, name: str) -> None:
+        """Delete the folder of the latest run of a name, with its checkpoints and logs.
+
+        Raises:
+            LocalError: A process trains it now, or it cannot be deleted.
+        """
+        records.delete(self.own_folder(name))
+
+
+Source = Cluster | ThisMachine
