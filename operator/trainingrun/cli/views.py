@@ -12,6 +12,7 @@ from trainingrun_protocol.plain_text import size
 from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
+from ..client.places import last_seen
 from ..local import terminal_text
 from ..local.run_line import Run, step
 from ..local.run_line import condition as condition
@@ -193,11 +194,6 @@ def _percent(value: Any) -> str:
 
 def events(found: Sequence[Mapping[str, Any]], now: datetime) -> str:
     """Events of a run, in the order in which they were last seen, and how long ago that was."""
-
-    def last_seen(event: Mapping[str, Any]) -> str:
-        seen = event.get("lastTimestamp") or event.get("eventTime")
-        return str(seen or event["metadata"]["creationTimestamp"])
-
     heads = ("AGE", "TYPE", "REASON", "COUNT", "MESSAGE")
     cells = [
         [

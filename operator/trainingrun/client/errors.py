@@ -18,6 +18,10 @@ class NotFoundError(RunError):
     """The API server answers 404, or there is no such run on this machine."""
 
 
+class RunTimeoutError(RunError, TimeoutError):
+    """A run has not ended within the time that was given."""
+
+
 @contextlib.contextmanager
 def bucket_access(failed: str = "") -> Iterator[None]:
     """What reads or writes a run's bucket; what goes wrong there is said in a sentence.
@@ -51,5 +55,8 @@ def _in_this_shell(error: "StorageError") -> str:
             "AWS_ACCESS_KEY_ID: set them to ones that may read and write the run's folder"
         )
     if isinstance(error, storage_errors.EndpointError | storage_errors.UnreachableError):
-        return f"{cause}; if only pods reach that endpoint, name another with --endpoint"
+        return (
+            f"{cause}; if only pods reach that endpoint, name another with --endpoint, in Python "
+            "with Client(endpoint=…)"
+        )
     return str(error)

@@ -132,7 +132,7 @@ def _add_config_map(document: yaml_text.Document, found: Documents) -> None:
 
 
 def _add_run(document: yaml_text.Document, found: Documents) -> None:
-    manifest = _named(document.value)
+    manifest = named(document.value)
     try:
         run = parse(manifest)
     except InvalidRunError as error:
@@ -151,7 +151,7 @@ def _add_run(document: yaml_text.Document, found: Documents) -> None:
     found.manifests.append(manifest)
 
 
-def _named(manifest: Any) -> Any:
+def named(manifest: Any) -> Any:
     """A manifest with a name where it has generateName alone, as the API server would name it."""
     metadata = manifest.get("metadata") if isinstance(manifest, Mapping) else None
     if not isinstance(metadata, Mapping) or "name" in metadata:

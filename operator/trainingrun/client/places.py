@@ -1,6 +1,7 @@
 """Where a run keeps what it makes: its folder in a bucket, or on this machine."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ from .sources import ENDED, Source, ThisMachine
 if TYPE_CHECKING:
     from trainingrun_runtime.store.bucket import Bucket
     from trainingrun_runtime.store.manifest import Manifest
+
+LOG = logging.getLogger("trainingrun")
+"""Where the client says what is worth knowing beside what it returns."""
 
 Say = Callable[[str], None]
 """Takes a sentence that is worth knowing beside what was asked for."""
@@ -128,6 +132,12 @@ def events(source: Source, name: str) -> list[dict[str, Any]]:
             }
             for event in history.events_of(last_progress.drivers(bucket))
         ]
+
+
+def last_seen(event: Mapping[str, Any]) -> str:
+    """When an Event was last seen, as the API server writes times."""
+    seen = event.get("lastTimestamp") or event.get("eventTime")
+    return str(seen or event["metadata"]["creationTimestamp"])
 
 
 @contextlib.contextmanager

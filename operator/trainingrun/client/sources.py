@@ -120,6 +120,8 @@ class ThisMachine:
     """The runs that `trainingrun run --local` has trained."""
 
     folder: Path | None = None
+    own: Path | None = None
+    """The folder of the one run that is meant; None: the latest one of each name."""
 
     def where(self, _everywhere: bool) -> str:
         """Where `runs` looks, in words."""
@@ -135,16 +137,19 @@ class ThisMachine:
         Raises:
             LocalError: There is none.
         """
-        return latest(name, self.folder)
+        if self.own is None:
+            return latest(name, self.folder)
+        return self.followed(name).ask()
 
     def followed(self, name: str) -> following.Followed:
         """The same, to be followed."""
-        self.run(name)
+        if self.own is None:
+            self.run(name)
         return following.of_folder(self.own_folder(name))
 
     def own_folder(self, name: str) -> Path:
         """The folder of the latest run of a name."""
-        return own_folder(name, self.folder)
+        return self.own or own_folder(name, self.folder)
 
     def delete(self, name: str) -> None:
         """Delete the folder of the latest run of a name, with its checkpoints and logs.

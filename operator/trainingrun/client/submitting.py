@@ -8,10 +8,11 @@ import re
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
@@ -182,7 +183,13 @@ def name_of(packed: bytes) -> str:
     return f"{hashlib.sha256(packed).hexdigest()}.zip"
 
 
-def pack(folder: Path, manifest: Path | None = None) -> bytes:
+def pack(
+    folder: Path,
+    manifest: Path | None = None,
+    *,
+    prefix: str = "",
+    more: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
     """The files of a folder, without those that git ignores, as a zip file.
 
     The same files give the same bytes: the order is that of the names, and no time is kept.
@@ -190,6 +197,8 @@ def pack(folder: Path, manifest: Path | None = None) -> bytes:
     Args:
         folder: Holds the code.
         manifest: A file that is left out; it need not be in the folder.
+        prefix: What each name begins with in the zip file.
+        more: Files that are not in the folder, by their name.
 
     Raises:
         RunError: It is no folder, holds nothing, too much or a secret, or is not readable.
@@ -208,7 +217,13 @@ def pack(folder: Path, manifest: Path | None = None) -> bytes:
     if sum(sizes.values()) > MAX_UNPACKED_BYTES or len(files) > MAX_CODE_FILES:
         raise RunError(_too_large(folder, sizes, MAX_UNPACKED_BYTES, "")) from None
     packed = zipped(
-        (file.as_posix(), *_read(folder / file)) for file in sorted(files, key=Path.as_posix)
+        [
+            *(
+                (prefix + file.as_posix(), *_read(folder / file))
+                for file in sorted(files, key=Path.as_posix)
+            ),
+            *((name, content, False) for name, content in more.items()),
+        ]
     )
     if len(packed) > MAX_CODE_BYTES:
         raise RunError(_too_large(folder, sizes, MAX_CODE_BYTES, ", packed"))

@@ -18,7 +18,7 @@ from .machine import LocalError
 from .records import Record
 from .user_module import refuse_absent
 
-_LATEST = "latest.json"
+LATEST = "latest.json"
 """The run that was begun last, of any name."""
 _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
@@ -85,7 +85,7 @@ class Folder:
         """
         latest = {"uid": self.run.metadata.uid, "attempt": self.first_attempt}
         try:
-            records.write(self.root / _LATEST, json.dumps(latest))
+            records.write(self.root / LATEST, json.dumps(latest))
         except OSError as error:
             raise LocalError(f"cannot write to {self.root}: {error.strerror}") from None
 
@@ -221,7 +221,7 @@ def _to_resume(root: Path, name: str) -> tuple[str, int]:
         if found is not None:
             return str(found["metadata"]["uid"]), int(found["status"]["attempt"]) + 1
     try:  # of a version that kept no records
-        latest = json.loads((root / _LATEST).read_text())
+        latest = json.loads((root / LATEST).read_text())
         uid, attempt = str(latest["uid"]), int(latest["attempt"]) + 1
         if (root / f"{name}-{uid[:8]}").is_dir():
             return uid, attempt
