@@ -107,10 +107,9 @@ class Client:
             "storage": {"uri": storage} if isinstance(storage, str) else storage or {},
         }
         for part, fields in given.items():
-            found = {key: value for key, value in fields.items() if value is not None}
-            spec[part] = merged(spec.get(part), found)
-        changes = {key: value for key, value in spec.items() if value != {}}
-        manifest["spec"] = merged(manifest.get("spec"), changes)
+            if found := {key: value for key, value in fields.items() if value is not None}:
+                spec[part] = merged(spec.get(part), found)
+        manifest["spec"] = merged(manifest.get("spec"), spec)
         if name is not None:
             manifest["metadata"] = {**manifest.get("metadata", {}), "name": name}
             manifest["metadata"].pop("generateName", None)
@@ -208,7 +207,12 @@ def _read(
             packed,
             None,
         )
-    file = Path(train)  # type: ignore[arg-type]  # nothing else is left
+    if not isinstance(train, str | os.PathLike):
+        raise RunError(
+            f"{train!r} cannot be trained; pass a function, module:function of the image, or a "
+            "TrainingRun as a YAML file, a mapping or a model"
+        )
+    file = Path(train)
     submission = Submission.prepare(manifest_files.read(file), None, None, file)
     return submission.manifest, submission.config_maps, packed, file.absolute().parent
 

@@ -14,7 +14,7 @@ from ..api.status import Phase, RunProgress, RunStatus
 from ..local.machine import in_local_words
 from ..local.run_line import phase, progress_line, warnings
 from ..rendering import names
-from . import checks, following, logs, places, run_page
+from . import following, logs, places, run_page
 from .errors import RunTimeoutError
 from .local_process import LocalProcess
 from .log_lines import Printed, Selection
@@ -227,6 +227,8 @@ class Run:
         if isinstance(self._source, ThisMachine):
             return list(dict.fromkeys([*found, *in_local_words(" ".join(found))]))
         if not found and phase(run) not in (*ENDED, Phase.RUNNING):
+            from . import checks  # with the operator's client, which takes long to load
+
             found += [
                 f"{one.what}: {one.sentence}"
                 for one in checks.of_cluster(self._source)
