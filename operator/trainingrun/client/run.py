@@ -1,11 +1,14 @@
 """One run: where it stands, what it prints and makes, and what can be done with it."""
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from trainingrun_protocol.progress import RankRow
 
@@ -52,6 +55,18 @@ class Checkpoint(NamedTuple):
     """Size of its files."""
 
 
+def _status(run: Mapping[str, Any]) -> RunStatus:
+    try:
+        return RunStatus.model_validate(run.get("status") or {})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RunError(
+            f"status.{where} is not as this version knows it ({first['msg']}); install the "
+            "trainingrun of the operator's version, or read run.object"
+        ) from None
+
+
 class Run:
     """A run of a cluster or of this machine. Each call asks where it stands now.
 
@@ -82,10 +97,13 @@ class Run:
 
     def _repr_html_(self) -> str:
         try:
-            run = self._source.run(self.name)
-            return summary(run, self._place(run))
+            run = self.object
         except RunError as error:
             return summary({"metadata": {"name": self.name}}, None, str(error))
+        place = None
+        with contextlib.suppress(RunError):  # a folder of the pods has no curve here
+            place = self._place(run)
+        return summary(run, place)
 
     @property
     def object(self) -> dict[str, Any]:
@@ -95,7 +113,7 @@ class Run:
     @property
     def status(self) -> RunStatus:
         """Its status; each field is described in docs/api.md."""
-        return RunStatus.model_validate(self.object.get("status") or {})
+        return _status(self.object)
 
     @property
     def phase(self) -> Phase:
@@ -135,7 +153,7 @@ class Run:
                 )
             time.sleep(following.POLL_INTERVAL_S)
         following.ended(self.name, last, followed.ends)
-        return RunStatus.model_validate((last or {}).get("status") or {})
+        return _status(last or {})
 
     def logs(
         self,
