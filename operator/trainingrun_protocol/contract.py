@@ -35,6 +35,11 @@ STORAGE_PATIENCE_ENV = "STORAGE_PATIENCE_SECONDS"
 """Seconds for which the runtime waits before an attempt ends for a storage error that rarely goes
 away by itself: no such bucket, refused credentials, a full disk. Default: 300. A store that does
 not answer is waited for without limit. Users set it in training.env."""
+CLAIMS_FOLDER = "/mnt/claims"
+"""A PersistentVolumeClaim of `pvc://<name>/…` is mounted in it, at its name."""
+CLAIM_FOLDERS_ENV = "TRAININGRUN_CLAIM_FOLDERS"
+"""Where claims are mounted on a machine that is no pod of a run: `runs=/mnt/nfs/runs`, several with
+commas. Such a folder counts as mounted unless it is empty."""
 PROGRESS_PORT = 8484
 """Port of the head pod: GET /progress and POST /suspend (bearer token), GET /metrics, /healthz."""
 STACKS_REQUEST_FILE = "stacks-wanted"

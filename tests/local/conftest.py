@@ -10,6 +10,7 @@ from support.binaries import skipping_unavailable
 from support.local_runs import two_workers
 from support.s3 import CREDENTIALS, S3Server, running_s3
 from trainingrun.local.ray_nodes import LocalRay
+from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV
 from trainingrun_runtime.store.bucket import Bucket
 
 _names = itertools.count(1)
@@ -48,9 +49,15 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3_server
 
 
-@pytest.fixture(params=["s3", "file"])
-def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
-    """An empty run folder: every promise about it holds for S3 and for a local folder alike."""
+@pytest.fixture(params=["s3", "file", "pvc"])
+def bucket(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bucket:
+    """An empty run folder: every promise about it holds for S3, claim and local folder alike."""
+    if request.param == "pvc":
+        (tmp_path / "claim" / "lost+found").mkdir(parents=True)
+        monkeypatch.setenv(CLAIM_FOLDERS_ENV, f"runs={tmp_path}/claim")
+        return Bucket.open("pvc://runs/team/digits")
     if request.param == "file":
         return Bucket.open(f"file://{tmp_path}/runs/digits")
     server: S3Server = request.getfixturevalue("s3")

@@ -201,7 +201,7 @@ def test_check_says_that_the_folder_cannot_be_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        pytest.param("ftp://a/b", "use s3, gs, az, abfs or file", id="scheme"),
+        pytest.param("ftp://a/b", "use s3, gs, az, abfs, pvc or file", id="scheme"),
         pytest.param("s3:///x", "names no bucket", id="no bucket"),
     ],
 )

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from support import azurite, s3
 from support.binaries import Unavailable
 from support.ports import free_port, free_ports
+from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV
 
 CACHE = Path.home() / ".cache" / "trainingrun-test-stores"
 MOTO = "5.2.5"
@@ -157,6 +158,13 @@ def running_azurite_with_sas(folder: Path) -> Iterator[Store]:
 @contextlib.contextmanager
 def a_local_folder(folder: Path) -> Iterator[Store]:
     yield Store(f"file://{folder}/runs", None, {})
+
+
+@contextlib.contextmanager
+def a_claim(folder: Path) -> Iterator[Store]:
+    """A folder of this machine in place of a mount."""
+    (folder / "lost+found").mkdir()
+    yield Store("pvc://runs", None, {CLAIM_FOLDERS_ENV: f"runs={folder}"})
 
 
 def _of_s3() -> dict[str, str]:
@@ -337,6 +345,7 @@ SERVERS: dict[str, tuple[str, Callable[[Path], contextlib.AbstractContextManager
     "gcp-storage-emulator": (GCP_STORAGE_EMULATOR, running_gcp_storage_emulator),
     "Azurite, account key": (AZURITE, running_azurite_with_key),
     "Azurite, SAS": (AZURITE, running_azurite_with_sas),
+    "claim, on a local folder": ("-", a_claim),
     "local folder": ("-", a_local_folder),
 }
 """By the name in docs/stores.md: version, and how it is started."""
@@ -349,5 +358,5 @@ FAULTS = {
 }
 """By server: what `check` refuses it with. Those without one hold the contract."""
 
-QUICK = ("versitygw", "moto", "local folder")
+QUICK = ("versitygw", "moto", "claim, on a local folder", "local folder")
 """Those of `make test`."""

@@ -48,6 +48,8 @@ def _in_this_shell(error: "StorageError") -> str:
     """What is wrong, and what to do about it here: the sentence's own advice is for pods."""
     from trainingrun_runtime.store import storage_errors
 
+    if error.mounted:
+        return str(error)
     cause = str(error).partition("; ")[0]
     if isinstance(error, storage_errors.CredentialsError | storage_errors.DeniedError):
         return (

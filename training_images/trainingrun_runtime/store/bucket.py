@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -73,11 +73,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Bucket:
-    """A folder in S3, Google Cloud Storage, Azure or on this machine.
+    """A folder in S3, Google Cloud Storage, Azure, on a claim (`claims`) or on this machine.
 
     Keys are relative to the folder, with `/` between parts. Every method raises `StorageError`
     where the answer is unknown; absence is an answer, not an error.
     """
+
+    condition: ClassVar[str] = "If-None-Match"
+    """What `create` needs of the store, in its words."""
 
     root: str
     """The folder's URI, without a slash at the end."""
@@ -94,7 +97,7 @@ class Bucket:
 
         Args:
             uri: `s3://`, `gs://`, `az://`, `abfs://`, `abfss://` (container, or container@account
-                host) or `file://`, and a path.
+                host), `pvc://` (name of a PersistentVolumeClaim) or `file://`, and a path.
             endpoint: URL of an S3-compatible service. Default: $AWS_ENDPOINT_URL, if S3.
             region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
 
@@ -105,6 +108,10 @@ class Bucket:
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or None
         root = uri.rstrip("/")
+        if urlsplit(uri).scheme == "pvc":
+            from .claims import ClaimBucket  # which is a Bucket
+
+            return ClaimBucket(root, None, None, None)
         return cls(root, endpoint, region, open_store(uri, endpoint, region, CLIENT))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -140,7 +147,7 @@ class Bucket:
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object, over an existing one too."""
-        self._ask(lambda: obstore.put(self.store, key, content, use_multipart=False))
+        self._put(key, content)
 
     def upload(self, key: str, content: bytes | Path, content_type: str | None = None) -> None:
         """Write an object, or a file, that may take longer than `timeout`: in parts.
@@ -206,9 +213,7 @@ class Bucket:
                 409 also to a request that would succeed a moment later.
         """
         try:
-            self._ask(
-                lambda: obstore.put(self.store, key, content, mode="create", use_multipart=False)
-            )
+            self._put(key, content, only_new=True)
         except (TakenError, UnreachableError):
             # A refusal says that there is an object; only the object itself is proof of it. Some
             # stores refuse a large one by closing the connection.
@@ -217,6 +222,11 @@ class Bucket:
                 raise
             return found == content
         return True
+
+    def _put(self, key: str, content: bytes, *, only_new: bool = False) -> None:
+        """Write an object; with `only_new` unless there is one, which is a `TakenError`."""
+        mode: Any = "create" if only_new else "overwrite"
+        self._ask(lambda: obstore.put(self.store, key, content, mode=mode, use_multipart=False))
 
     def get(self, key: str) -> bytes | None:
         """The object's content, or none if the store says that there is no such object."""
@@ -286,6 +296,13 @@ class Bucket:
             shutil.rmtree(Path(self.path) / prefix, ignore_errors=True)
             return
         self.delete(entry.key for entry in self.list(prefix))
+
+    def clean(self) -> None:
+        """Delete what killed processes have left of uploads; of a bucket its lifecycle rule does.
+
+        Raises:
+            StorageError: Something may be left.
+        """
 
     def stream(
         self,

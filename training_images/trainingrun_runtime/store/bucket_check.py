@@ -33,7 +33,9 @@ def check(bucket: Bucket) -> None:
     """
     try:
         bucket.put(_PROBE, b"probe")
-    except DeniedError:
+    except DeniedError as error:
+        if error.mounted:
+            raise
         _list(bucket)  # a bucket that cannot even be listed raises its own sentence
         raise DeniedError(
             f"{bucket.root} can be read but not written; allow the run's credentials to "
@@ -41,7 +43,9 @@ def check(bucket: Bucket) -> None:
         ) from None
     try:
         kept = bucket.get(_PROBE)
-    except DeniedError:
+    except DeniedError as error:
+        if error.mounted:
+            raise
         raise DeniedError(
             f"objects in {bucket.root} can be written but not read; allow the run's credentials "
             "to read objects there"
@@ -63,6 +67,8 @@ def check(bucket: Bucket) -> None:
             _delete(bucket)
         raise
     _delete(bucket)
+    with suppress(StorageError):
+        bucket.clean()
 
 
 def _list(bucket: Bucket) -> None:
@@ -88,11 +94,13 @@ def _check_conditional(bucket: Bucket) -> None:
     """Try to create an object that is there, and one that several create at once."""
     try:
         if bucket.create(_PROBE, b"second"):
-            raise LackingError(f"the store of {bucket.at()} ignores If-None-Match, {_NEEDED}")
+            raise LackingError(f"the store of {bucket.at()} ignores {bucket.condition}, {_NEEDED}")
     except LackingError:
         raise
     except (UnusableError, RefusedError):  # it has just taken the same without the condition
-        raise LackingError(f"the store of {bucket.at()} refuses If-None-Match, {_NEEDED}") from None
+        raise LackingError(
+            f"the store of {bucket.at()} refuses {bucket.condition}, {_NEEDED}"
+        ) from None
     _delete(bucket)  # also what an outage left
     names = sorted(_RACES * _CONTENDERS)
     with ThreadPoolExecutor(len(names)) as pool:
@@ -101,7 +109,7 @@ def _check_conditional(bucket: Bucket) -> None:
     if len(set(winners)) < len(winners):
         raise LackingError(
             f"the store of {bucket.at()} lets several create one object at once "
-            f"(If-None-Match), {_NEEDED}"
+            f"({bucket.condition}), {_NEEDED}"
         )
 
 

@@ -114,7 +114,9 @@ def open_store(
         raise
     except Exception as error:
         raise explain(error, uri.rstrip("/"), endpoint) from None
-    raise StorageError(f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs or file")
+    raise StorageError(
+        f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs, pvc or file"
+    )
 
 
 def open_single_deletes(uri: str) -> Any:

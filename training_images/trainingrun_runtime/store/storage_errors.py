@@ -20,6 +20,8 @@ class StorageError(Exception):
     """See `LastingError`."""
     waited = False
     """Whether the request was retried for as long as the settings allow."""
+    mounted = False
+    """Whether it is of a mounted folder, which has neither an endpoint nor credentials."""
 
 
 class AbsentError(StorageError):
@@ -69,6 +71,12 @@ class LackingError(UnusableError):
 
 class EndpointError(LastingError):
     """What answers is no object store, or cannot be talked to in this way."""
+
+
+class NotMountedError(LastingError):
+    """The claim is not mounted at its place, so nothing is known of what is on it."""
+
+    mounted = True
 
 
 class StoreFullError(LastingError):
