@@ -253,17 +253,18 @@ class ClaimBucket(Bucket):
             self._ask_server(folder)
         yield from _entries(folder, f"{prefix}/" if prefix else "")
 
-    def _ask(self, request: Callable[[], T], limit_s: float = _LIMIT_S) -> T:
+    def _ask(self, request: Callable[[], T], limit_s: float | None = None) -> T:
         """Make a request within a limited time, with the errors as sentences."""
 
         def ask() -> T:
+            self._require_mounted()  # else what is written would be on the pod's own disk
             try:
                 return request()
             finally:  # else an empty folder in place of the claim would answer
                 self._require_mounted()
 
         try:
-            return in_time(ask, limit_s)
+            return in_time(ask, limit_s or _LIMIT_S)
         except OSError as error:
             raise mount_errors.explain(error, self.root) from None
 
