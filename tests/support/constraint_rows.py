@@ -26,6 +26,7 @@ RESTORED_FOLDER = "must be a run's own folder, such as s3://bucket/folder/digits
 
 CODE = {"uri": "s3://runs/code/train.zip"}
 _STORAGE = {"uri": "s3://runs/team-a"}
+_CLAIM = {"uri": "pvc://runs/team-a"}
 _NCCL = {"function": "a:b", "torch": {"backend": "nccl"}}
 _GPU = {"accelerator": {"kind": "nvidia"}}
 _TPU = {"accelerator": {"kind": "tpu"}}
@@ -33,6 +34,10 @@ _SPEC = {"training": {"function": "a:b"}, "storage": _STORAGE}
 _ELASTIC = {"count": 2, "minimum": 1}
 _ON_DEMAND = {"rules": [{"when": {"classes": ["Preempted"]}, "then": "RestartOnDemand"}]}
 _PACKED_SPOT = {"placement": "StrictPack", "capacity": {"type": "Spot"}}
+
+
+def _code(uri: str) -> dict[str, Any]:
+    return {"function": "a:b", "code": {"uri": uri}}
 
 
 def _env(path: str, keyword: str, good: Any, bad: Any, says: str) -> Row:
@@ -108,7 +113,7 @@ def _of_pod_template(path: str) -> list[Row]:
         ),
         *by_rule(
             f"{spec}.volumes[].name",
-            "must not be script, shared-memory or tokens, the operator's own volumes; choose",
+            "must not be script, shared-memory, tokens or trainingrun-claim, the operator's own volumes;",
             ["scripts", "data", "shm"],
             ["script", "tokens", "shared-memory"],
         ),
@@ -242,6 +247,7 @@ ROWS: list[Row] = [
             "s3://key:secret@runs/code.zip",
             "s3://runs/code.zip?token=1",
             "s3://runs/my code.zip",
+            *("pvc://runs.zip", "pvc://runs/../a.zip"),
             "",
         ],
     ),
@@ -651,6 +657,7 @@ ROWS: list[Row] = [
         [
             *("s3://runs", "gs://runs/", "abfss://runs/team-a"),
             *("abfss://a@b.dfs.core.windows.net/c", "abfs://a-1@b.blob.core.windows.net"),
+            *("pvc://runs", "pvc://runs/", "pvc://runs.team-a/digits_1/v1.0/"),
         ],
         [
             "runs/team-a",
@@ -665,8 +672,21 @@ ROWS: list[Row] = [
             "s3://runs/team-a?token=1",
             "s3://runs/team a",
             "file://host/runs",
+            *("pvc://", "pvc:///a", "pvc://Runs/a", "pvc://runs/../a", "pvc://runs/%2e%2e/a"),
+            *("pvc://runs//a", "pvc://user@runs/a", "pvc://runs/.a"),
             "",
         ],
+    ),
+    *by_rule(
+        "spec.storage.uri",
+        "is a claim, which has no endpoint, region and credentialsSecret; leave them out",
+        [_CLAIM, {**_CLAIM, "restoreFrom": {"run": "a"}}],
+        [
+            {**_CLAIM, "endpoint": "http://minio:9000"},
+            {**_CLAIM, "region": "eu-west-1"},
+            {**_CLAIM, "credentialsSecret": "s3-credentials"},
+        ],
+        "spec.storage",
     ),
     max_length("spec.storage.uri", 1024, "s3://"),
     *by_rule(
@@ -695,6 +715,34 @@ ROWS: list[Row] = [
         "set exactly one of uri (a run's folder in the bucket) and run",
         [{"uri": "s3://runs/digits-1a2b3c4d"}, {"run": "other", "step": 4}],
         [{}, {"uri": "s3://runs/digits-1a2b3c4d", "run": "other"}, {"step": 4}],
+    ),
+    *by_rule(
+        "spec.storage.restoreFrom.uri",
+        "must be on the claim of storage.uri, which alone the pods have",
+        [
+            {**_CLAIM, "restoreFrom": {"uri": "pvc://runs/team-b/digits-1a2b3c4d"}},
+            {**_CLAIM, "restoreFrom": {"uri": "s3://other/digits-1a2b3c4d"}},
+            {**_STORAGE, "restoreFrom": {"uri": "s3://other/digits-1a2b3c4d"}},
+        ],
+        [
+            {**_CLAIM, "restoreFrom": {"uri": "pvc://other/digits-1a2b3c4d"}},
+            {**_STORAGE, "restoreFrom": {"uri": "pvc://runs/digits-1a2b3c4d"}},
+            {**_CLAIM, "restoreFrom": {"uri": "pvc://runs-2"}},
+        ],
+        "spec.storage",
+    ),
+    *by_rule(
+        "spec.training.code.uri",
+        "must be on the claim of storage.uri, which alone the pods have",
+        [
+            {"training": _code("pvc://runs/code/a.zip"), "storage": _CLAIM},
+            {"training": _code("s3://code/a.zip"), "storage": _CLAIM},
+        ],
+        [
+            {"training": _code("pvc://code/a.zip"), "storage": _CLAIM},
+            {"training": _code("pvc://runs/a.zip"), "storage": _STORAGE},
+        ],
+        "spec",
     ),
     *by_rule(
         "spec.storage.restoreFrom.uri",

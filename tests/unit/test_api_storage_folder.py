@@ -1,4 +1,6 @@
-"""A folder as storage is one of each pod: refused unless all of them mount a volume there."""
+"""A folder as storage is one of each pod: refused unless all of them mount a volume there. A claim
+is mounted by the operator, at a place that podTemplate leaves alone.
+"""
 
 from typing import Any
 
@@ -10,6 +12,7 @@ from trainingrun.api.v1alpha1 import RunSpec
 
 CLAIM = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
 MOUNT = {"name": "runs", "mountPath": "/data"}
+EMPTY = {"name": "cache", "emptyDir": {}}
 
 
 def template(mounts: dict[str, Any], volume: Any = CLAIM) -> dict[str, Any]:
@@ -90,3 +93,31 @@ def test_a_volume_that_all_pods_mount_there_is_taken(spec: dict[str, Any]) -> No
 
 def test_a_bucket_needs_no_volume() -> None:
     assert isinstance(parse(a_run("s3://runs")).spec, RunSpec)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["/mnt/claims/runs", "/mnt/claims/runs/", "/mnt/claims/runs/team-a", "/mnt//claims/runs"],
+)
+@pytest.mark.parametrize("container", ["ray-head", "ray-worker"])
+def test_nothing_else_is_mounted_at_the_place_of_a_claim(place: str, container: str) -> None:
+    """The pods would have two folders, and one of them be lost with its pod."""
+    other = template({container: {"name": "cache", "mountPath": place}}, EMPTY)
+    with pytest.raises(InvalidRunError) as refused:
+        parse(a_run("pvc://runs/team-a", podTemplate=other))
+    assert str(refused.value).startswith(
+        'spec.storage.uri is "pvc://runs/team-a": is mounted below /mnt/claims, and podTemplate '
+        "mounts another volume at its place or in it"
+    )
+
+
+@pytest.mark.parametrize("place", ["/data", "/mnt/claims/runs-2", "/mnt/claims/other", "/mnt"])
+def test_other_mounts_are_taken_beside_a_claim(place: str) -> None:
+    parse(
+        a_run(
+            "pvc://runs/team-a", podTemplate=template({"ray-head": {**MOUNT, "mountPath": place}})
+        )
+    )
+    same = {"name": "trainingrun-claim", "mountPath": "/data"}
+    sidecar = {"name": "backup", "image": "backup", "volumeMounts": [same]}
+    parse(a_run("pvc://runs", podTemplate={"spec": {"containers": [sidecar]}}))

@@ -128,6 +128,17 @@ def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_lo
     assert "fit.py" in found.message
 
 
+def test_a_claim_that_is_not_mounted_for_long_is_said() -> None:
+    creating = a_head(waiting=("ContainerCreating", ""))
+    begun = then(Observed(a_run(storage={"uri": "pvc://runs/team-a"})), 0)
+    made = a_training_run()
+    seen = replace(begun, ray_jobs=made.ray_jobs, ray_clusters=made.ray_clusters, pods=(creating,))
+    assert in_the_way(reconcile(seen, 20)).status == "False"
+    found = in_the_way(reconcile(seen, 40))
+    assert found.reason == "ClaimNotMounted"
+    assert "check that claim runs is ReadWriteMany" in found.message
+
+
 def test_a_scheduler_that_does_not_exist_is_said(training: Observed) -> None:
     """Such a pod has no condition, and no event tells that nobody looks at it."""
     created_at = (training_age := 3600) - 30

@@ -215,3 +215,33 @@ def test_a_pod_template_cannot_have_kuberay_replace_the_images_entry():
     annotations = {"ray.io/overwrite-container-cmd": "false"}
     for pod in pods(podTemplate={"metadata": {"annotations": annotations}}):
         assert pod["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"
+
+
+def test_every_pod_has_the_claim_and_no_pod_template_takes_it_away():
+    """A list of mounts that the user has set to null, or whole, would be without it."""
+    folder = {"name": "cache", "mountPath": "/cache"}
+    overlay = {
+        "securityContext": {"runAsUser": 2000, "fsGroup": 2000},
+        "volumes": [{"name": "cache", "emptyDir": {}}],
+        "containers": [
+            {"name": "ray-head", "volumeMounts": [folder]},
+            {"name": "ray-worker", "volumeMounts": None},
+        ],
+    }
+    made = pods(storage={"uri": "pvc://runs/team-a"}, podTemplate={"spec": overlay})
+    for pod in made:
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        assert volumes["trainingrun-claim"]["persistentVolumeClaim"] == {"claimName": "runs"}
+        mounts = {m["name"]: m for m in pod["spec"]["containers"][0]["volumeMounts"]}
+        assert mounts["trainingrun-claim"] == {
+            "name": "trainingrun-claim",
+            "mountPath": "/mnt/claims/runs",
+        }
+        security = pod["spec"]["securityContext"]
+        assert (security["fsGroup"], security["fsGroupChangePolicy"]) == (2000, "OnRootMismatch")
+    asked = {"spec": {"securityContext": {"fsGroupChangePolicy": "Always"}}}
+    for pod in pods(storage={"uri": "pvc://runs"}, podTemplate=asked):
+        assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "Always"
+    for pod in pods():
+        assert "trainingrun-claim" not in str(pod)
+        assert "fsGroupChangePolicy" not in pod["spec"]["securityContext"]

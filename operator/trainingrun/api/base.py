@@ -136,7 +136,8 @@ def _items(value: Any) -> Iterable[Any]:
 Freeform = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 """Any JSON object of at most `MOST_LEVELS`; the CRD keeps its fields as they are."""
 
-_OBJECT_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+OBJECT_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""The name of a Kubernetes object."""
 
 _OWN_VARIABLES = (
     "POD_NAME",
@@ -161,7 +162,7 @@ def object_name(field: str, what: str) -> Rule:
     """The field is the name of a Kubernetes object."""
     return matching(
         field,
-        _OBJECT_NAME,
+        OBJECT_NAME,
         f"must be the name of a {what}: lower-case letters, digits, hyphens and dots",
     )
 

@@ -4,6 +4,7 @@ Kubernetes looks for them only in a pod that is made, or that runs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from posixpath import normpath
 from typing import Any, NamedTuple
 
 from .pod_schema import Fault, Location
@@ -39,7 +40,7 @@ class Pod(NamedTuple):
 
 def faults(pod: Pod, templates: Templates) -> Iterator[Fault]:
     """What is named and not there, in the templates that are merged over a pod."""
-    found = [(place, spec) for place, one in templates if (spec := _mapping(one.get("spec")))]
+    found = _specs(templates)
     volumes = {*pod.volumes, *(v.get("name") for _, s in found for v in _items(s, "volumes"))}
     ports: dict[Any, set[Any]] = {pod.container: set(pod.ports)}
     with_image: set[Any] = {pod.container}
@@ -77,20 +78,37 @@ def share(pods: Sequence[tuple[Pod, Templates]], path: str) -> bool:
     return first is not None and all(one == first for one in found)
 
 
+def covers(pods: Sequence[tuple[Pod, Templates]], path: str) -> bool:
+    """Whether Ray's container of a pod has a mount at a path or below it."""
+    places = [
+        normpath(str(mount.get("mountPath")))
+        for pod, templates in pods
+        for mount in _mounts(pod, _specs(templates))
+    ]
+    return any(f"{place}/".startswith(f"{path}/") for place in places)
+
+
+def _specs(templates: Templates) -> Templates:
+    """The templates that have a PodSpec: that, and where its template is."""
+    return [(place, spec) for place, one in templates if (spec := _mapping(one.get("spec")))]
+
+
+def _mounts(pod: Pod, found: Templates) -> Iterator[Mapping[str, Any]]:
+    """Those of Ray's container."""
+    for _, container in _containers(pod, found):
+        if container.get("name") == pod.container:
+            yield from _items(container, "volumeMounts")
+
+
 def _volume_at(pod: Pod, templates: Templates, path: str) -> tuple[str, Any] | None:
     """Where the volume is mounted in which a path of Ray's container lies, and its source."""
-    found = [(place, spec) for place, one in templates if (spec := _mapping(one.get("spec")))]
+    found = _specs(templates)
     volumes = {
         volume.get("name"): {key: value for key, value in volume.items() if key != "name"}
         for _, spec in found
         for volume in _items(spec, "volumes")
     }
-    mounts = {
-        str(mount.get("mountPath")).rstrip("/"): mount
-        for _, container in _containers(pod, found)
-        if container.get("name") == pod.container
-        for mount in _items(container, "volumeMounts")
-    }
+    mounts = {str(mount.get("mountPath")).rstrip("/"): mount for mount in _mounts(pod, found)}
     inside = [place for place in mounts if place and f"{path}/".startswith(f"{place}/")]
     if not inside:
         return None

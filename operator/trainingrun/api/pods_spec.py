@@ -28,7 +28,9 @@ from .quantities import Quantity, at_least, not_more
 
 RAY_CONTAINERS = ("ray-head", "ray-worker")
 """The containers that run Ray, in the head pod and in a worker pod."""
-_OWN_VOLUMES = ("script", "shared-memory", "tokens")
+CLAIM_VOLUME = "trainingrun-claim"
+"""The volume of a claim in `storage.uri`."""
+_OWN_VOLUMES = ("script", "shared-memory", "tokens", CLAIM_VOLUME)
 """Volumes that are rendered."""
 HEAD_PORTS = {"gcs-server": 6379, "dashboard": 8265, "progress": PROGRESS_PORT, "metrics": 8080}
 WORKER_PORTS = {"metrics": 8080}

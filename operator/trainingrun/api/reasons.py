@@ -42,6 +42,7 @@ class ConditionReason(StrEnum):
     RAY_TOKEN_MISSING = "RayTokenMissing"  # noqa: S105 - a condition's reason
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     SCRIPT_NOT_MOUNTED = "ScriptNotMounted"
+    CLAIM_NOT_MOUNTED = "ClaimNotMounted"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ACTION_FAILS = "ActionFails"
     STATUS_REFUSED = "StatusRefused"
@@ -435,6 +436,11 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "A pod waits for its volumes for over 30 s, and the run trains a script of a "
             "ConfigMap.",
             "Check that the ConfigMap exists in the run's namespace and has the file as a key.",
+        ),
+        (
+            ConditionReason.CLAIM_NOT_MOUNTED,
+            "A pod waits for its volumes for over 30 s, and the run's storage is a claim.",
+            "Check that the claim is ReadWriteMany, and the server of its volume.",
         ),
         (ConditionReason.REJECTED, _REJECTED, _CORRECT_REJECTED),
         (

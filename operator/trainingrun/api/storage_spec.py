@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .base import Model, Rule, Whole, matching, object_name
+from .base import OBJECT_NAME, Model, Rule, Whole, matching, object_name
 from .quantities import Quantity, at_least
 
 BUCKET_PATTERN = (
@@ -12,8 +12,31 @@ BUCKET_PATTERN = (
     r"abfss?://[a-z0-9$-]+@[a-z0-9]+[.](dfs|blob)[.]core[.]windows[.]net"
 )
 """A bucket, or a container and its storage account, without credentials."""
-FOLDER_PATTERN = rf"({BUCKET_PATTERN})(/[^@?#\s]*)?|file:///[^@?#\s]*"
-"""A folder in it, without credentials, query or spaces."""
+_CLAIM_SCHEME = "pvc://"
+CLAIM_PATTERN = rf"{_CLAIM_SCHEME}{OBJECT_NAME}(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
+"""A folder on a PersistentVolumeClaim; no part of it leads out of it."""
+FOLDER_PATTERN = rf"({BUCKET_PATTERN})(/[^@?#\s]*)?|{CLAIM_PATTERN}/?|file:///[^@?#\s]*"
+"""A folder in a bucket, on a claim or of the pods, without credentials, query or spaces."""
+
+
+def claim_of(uri: str | None) -> str | None:
+    """Name of the PersistentVolumeClaim that a URI names; None: it names none."""
+    found = (uri or "").partition(_CLAIM_SCHEME)
+    return found[2].partition("/")[0] if found[1] and not found[0] else None
+
+
+def on_the_same_claim(field: str, storage: str) -> str:
+    """In CEL, whether a URI that names a claim names that of `storage`; both are expressions."""
+    return (
+        f"!{field}.startsWith('{_CLAIM_SCHEME}') || ({storage}.startsWith('{_CLAIM_SCHEME}') && "
+        f"{field}.split('/')[2] == {storage}.split('/')[2])"
+    )
+
+
+OTHER_CLAIM = (
+    "must be on the claim of storage.uri, which alone the pods have; copy it there, or write the "
+    "URI of a bucket"
+)
 
 
 class RestoreFrom(Model):
@@ -39,7 +62,7 @@ class RestoreFrom(Model):
             "uri",
             FOLDER_PATTERN,
             "must be a run's own folder, such as s3://bucket/folder/digits-1a2b3c4d (or gs, az, "
-            "abfs, abfss, file), without credentials, query or spaces",
+            "abfs, abfss, pvc, file), without credentials, query or spaces",
         ),
         matching(
             "run",
@@ -66,8 +89,10 @@ class Storage(Model):
     """The bucket in which the run keeps its lease, checkpoints and result."""
 
     uri: str = Field(max_length=1024)
-    """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it. `file:///…`
-    is for a volume that podTemplate mounts in the Ray containers of all pods."""
+    """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it.
+    `pvc://claim/team-a` is a folder on a PersistentVolumeClaim of the run's namespace, which the
+    Ray containers of all pods mount: it has to be ReadWriteMany. `file:///…` is for a volume that
+    podTemplate mounts in them."""
     endpoint: str | None = Field(default=None, max_length=1024)
     """URL of an S3-compatible service. Default: the cloud's own."""
     region: str | None = Field(default=None, max_length=63)
@@ -89,8 +114,28 @@ class Storage(Model):
             "uri",
             FOLDER_PATTERN,
             "must be a folder in a bucket, such as s3://bucket/folder (or gs, az, abfs, abfss, "
-            "file), without credentials, query or spaces; credentials go into a Secret: "
-            "credentialsSecret",
+            "file), or on a claim, such as pvc://claim/folder, without credentials, query or "
+            "spaces; credentials go into a Secret: credentialsSecret",
+        ),
+        Rule(
+            f"!self.uri.startsWith('{_CLAIM_SCHEME}') || "
+            "!(has(self.endpoint) || has(self.region) || has(self.credentialsSecret))",
+            "is a claim, which has no endpoint, region and credentialsSecret; leave them out",
+            lambda storage: (
+                storage.claim is None
+                or not (storage.endpoint or storage.region or storage.credentials_secret)
+            ),
+            "uri",
+        ),
+        Rule(
+            "!has(self.restoreFrom) || !has(self.restoreFrom.uri) || "
+            + on_the_same_claim("self.restoreFrom.uri", "self.uri"),
+            OTHER_CLAIM,
+            lambda storage: (
+                storage.restore_from is None
+                or claim_of(storage.restore_from.uri) in (None, storage.claim)
+            ),
+            "restore_from.uri",
         ),
         matching(
             "endpoint",
@@ -101,3 +146,8 @@ class Storage(Model):
         matching("region", r"[A-Za-z0-9-]+", "must be the name of a region, such as eu-west-1"),
         object_name("credentials_secret", "Secret in the run's namespace"),
     )
+
+    @property
+    def claim(self) -> str | None:
+        """Name of the PersistentVolumeClaim; None: it is a bucket, or a folder of the pods."""
+        return claim_of(self.uri)

@@ -18,7 +18,7 @@ from .base import (
     object_name,
     own_variable_cel,
 )
-from .storage_spec import BUCKET_PATTERN
+from .storage_spec import BUCKET_PATTERN, CLAIM_PATTERN
 
 MAX_CONFIG_CHARACTERS = 65536
 """Linux takes no environment variable of 128 KiB, and the config is in one."""
@@ -91,15 +91,17 @@ class CodeSource(Model):
 
     uri: str = Field(max_length=1024)
     """Zip file in a bucket that `storage.endpoint` and the run's credentials give access to, such
-    as `s3://runs/code/train.zip`. It is unpacked on every pod; its folder is the working
-    directory, and what is in it can be imported. All attempts use the same content."""
+    as `s3://runs/code/train.zip`, or on the run's own claim. It is unpacked on every pod; its
+    folder is the working directory, and what is in it can be imported. All attempts use the same
+    content."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         matching(
             "uri",
-            rf"({BUCKET_PATTERN})/[^@?#\s]*[.]zip|file:///[^@?#\s]*[.]zip",
+            rf"({BUCKET_PATTERN})/[^@?#\s]*[.]zip|{CLAIM_PATTERN}/[A-Za-z0-9._-]+[.]zip|"
+            r"file:///[^@?#\s]*[.]zip",
             "must be a .zip file in a bucket, such as s3://bucket/folder/code.zip (or gs, az, "
-            "abfs, abfss, file), without credentials, query or spaces",
+            "abfs, abfss, pvc, file), without credentials, query or spaces",
         ),
     )
 

@@ -9,16 +9,26 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from trainingrun_protocol.contract import CLAIMS_FOLDER
+
 from . import pod_references
 from .base import Model, Rule, Switch, Whole, matching
 from .budget_spec import RunBudget
 from .checkpoints_spec import Checkpoints
 from .failures_spec import Failures
-from .pods_spec import HEAD_PORTS, RAY_CONTAINERS, WORKER_PORTS, Head, PodTemplate, Workers
+from .pods_spec import (
+    CLAIM_VOLUME,
+    HEAD_PORTS,
+    RAY_CONTAINERS,
+    WORKER_PORTS,
+    Head,
+    PodTemplate,
+    Workers,
+)
 from .quantities import unchanged
 from .scheduling_spec import Scheduling
 from .status import RunStatus
-from .storage_spec import Storage
+from .storage_spec import OTHER_CLAIM, Storage, claim_of, on_the_same_claim
 from .sweep_spec import Sweep
 from .tracking_spec import Tracking
 from .training_spec import Training
@@ -203,6 +213,26 @@ class RunSpec(Model):
             "storage.uri",
         ),
         Rule(
+            None,  # CEL does not see the mounts
+            f"is mounted below {CLAIMS_FOLDER}, and podTemplate mounts another volume at its place "
+            "or in it; choose another mountPath there",
+            lambda spec: (
+                spec.storage.claim is None
+                or not pod_references.covers(spec.pods, f"{CLAIMS_FOLDER}/{spec.storage.claim}")
+            ),
+            "storage.uri",
+        ),
+        Rule(
+            "!has(self.training.code) || "
+            + on_the_same_claim("self.training.code.uri", "self.storage.uri"),
+            OTHER_CLAIM,
+            lambda spec: (
+                spec.training.code is None
+                or claim_of(spec.training.code.uri) in (None, spec.storage.claim)
+            ),
+            "training.code.uri",
+        ),
+        Rule(
             None,  # CEL does not see config and the sweep's values
             f"config, requirements, script.args and spec.sweep must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
@@ -226,7 +256,8 @@ class RunSpec(Model):
         """Head and worker, each with the templates that are merged over it."""
         script = ("script",) if self.training.script and self.training.script.config_map else ()
         head, worker = RAY_CONTAINERS
-        volumes = ("shared-memory", *script)
+        claim = (CLAIM_VOLUME,) if self.storage.claim else ()
+        volumes = ("shared-memory", *script, *claim)
         of_head = pod_references.Pod(head, worker, ("tokens", *volumes), tuple(HEAD_PORTS))
         of_worker = pod_references.Pod(worker, head, volumes, tuple(WORKER_PORTS))
         common = (("podTemplate",), self.pod_template)

@@ -334,6 +334,9 @@ def of_bucket(uri: str | None, endpoint: str | None) -> Finding:
             check(Bucket.open(uri, endpoint))
     except RunError as error:
         return Finding(Verdict.WRONG, "bucket", str(error))
+    if uri.startswith("pvc:"):
+        sentence = f"{uri} can be written here, and creates an object only once"
+        return Finding(Verdict.OK, "bucket", sentence)
     return Finding(
         Verdict.OK,
         "bucket",

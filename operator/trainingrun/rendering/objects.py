@@ -7,9 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun_protocol.contract import NOTICE_ENV, PROGRESS_PORT, TOKEN_FOLDER, WORKER_RESOURCE
+from trainingrun_protocol.contract import (
+    CLAIMS_FOLDER,
+    NOTICE_ENV,
+    PROGRESS_PORT,
+    TOKEN_FOLDER,
+    WORKER_RESOURCE,
+)
 
-from ..api.pods_spec import HEAD_PORTS, WORKER_PORTS
+from ..api.pods_spec import CLAIM_VOLUME, HEAD_PORTS, WORKER_PORTS
 from ..api.quantities import more_cores, times, whole
 from ..api.training_spec import ScriptSource
 from ..api.v1alpha1 import TrainingRun
@@ -315,7 +321,7 @@ def _pod(
     # the NetworkPolicy guards it, and without the annotation KubeRay replaces the image's entry.
     own = {"labels": labels, "annotations": {"ray.io/overwrite-container-cmd": "true"}}
     merged = merge(merged, {"metadata": own})
-    _complete(merged, container, _import_folder(script))
+    _complete(merged, container, _import_folder(script), run.spec.storage.claim)
     return merged
 
 
@@ -345,30 +351,49 @@ def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:
     return {**template, "spec": {**spec, "containers": kept}}
 
 
-def _complete(pod: dict[str, Any], container: str, import_folder: str | None) -> None:
+def _complete(
+    pod: dict[str, Any], container: str, import_folder: str | None, claim: str | None
+) -> None:
     """Add what follows from a pod as it is after the merge with the user's podTemplate.
 
-    Its preStop hook, how long that hook may wait, and where Python finds modules: rendered before
-    the merge, a podTemplate would replace them, or what they rest on, without a word.
+    Its preStop hook, how long that hook may wait, where Python finds modules, and the claim:
+    rendered before the merge, a podTemplate would replace them, or what they rest on, without a
+    word.
 
     Args:
         pod: The template; what has the wrong shape is left to the API server.
         container: Name of Ray's container.
         import_folder: Where the script's own modules are; None: Ray finds them.
+        claim: The PersistentVolumeClaim with the run's folder; None: there is none.
     """
     spec = pod.get("spec")
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, dict):
         return
+    if claim is not None:
+        _add_volume(spec, claim)
     containers = spec.get("containers")
     for found in containers if isinstance(containers, list) else ():
         if not isinstance(found, dict) or found.get("name") != container:
             continue
         _add_hook(found)
+        if claim is not None:
+            mounts = found.get("volumeMounts") or []
+            mount = {"name": CLAIM_VOLUME, "mountPath": f"{CLAIMS_FOLDER}/{claim}"}
+            found["volumeMounts"] = [*mounts, mount]
         env = found.get("env")
         if isinstance(env, list):
             _add_notice(env, spec)
             if import_folder is not None:
                 _add_import_folder(env, import_folder)
+
+
+def _add_volume(spec: dict[str, Any], claim: str) -> None:
+    source = {"persistentVolumeClaim": {"claimName": claim}}
+    spec["volumes"] = [*(spec.get("volumes") or []), {"name": CLAIM_VOLUME, **source}]
+    security = spec.get("securityContext")
+    if isinstance(security, Mapping) and "fsGroup" in security:
+        # The kubelet's default is to change the group of every file, for each pod that begins.
+        spec["securityContext"] = {"fsGroupChangePolicy": "OnRootMismatch", **security}
 
 
 def _add_hook(container: dict[str, Any]) -> None:

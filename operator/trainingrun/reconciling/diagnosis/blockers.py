@@ -239,10 +239,16 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
 
 
 def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
-    script = context.run.spec.training.script
-    if script is None or script.config_map is None:
-        return None
+    script, claim = context.run.spec.training.script, context.run.spec.storage.claim
     if not _lasts(context, pod_status.scheduled_at(pod), MOUNT_PATIENCE_S):
+        return None
+    if claim is not None:
+        return Blocker(
+            ConditionReason.CLAIM_NOT_MOUNTED,
+            f"Pod {pod_status.name(pod)} waits for its volumes; check that claim {claim} is "
+            f"ReadWriteMany and its server answers: kubectl describe pod names the error",
+        )
+    if script is None or script.config_map is None:
         return None
     return Blocker(
         ConditionReason.SCRIPT_NOT_MOUNTED,
