@@ -221,7 +221,7 @@ def test_an_empty_folder_that_a_reader_names_is_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
 ) -> None:
     monkeypatch.setenv(CLAIM_FOLDERS_ENV, f"other=/nowhere,runs={tmp_path}")
-    with pytest.raises(NotMountedError, match=f"is not mounted at {tmp_path}; run this in a pod"):
+    with pytest.raises(NotMountedError, match=f"is not mounted at {tmp_path}; mount it, and"):
         bucket.list()
     (tmp_path / "lost+found").mkdir()
     assert bucket.list() == []

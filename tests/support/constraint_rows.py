@@ -113,9 +113,9 @@ def _of_pod_template(path: str) -> list[Row]:
         ),
         *by_rule(
             f"{spec}.volumes[].name",
-            "must not be script, shared-memory, tokens or trainingrun-claim, the operator's own volumes;",
-            ["scripts", "data", "shm"],
-            ["script", "tokens", "shared-memory"],
+            "must not be script, shared-memory, tokens or trainingrun-claim, the operator's own",
+            ["scripts", "data", "shm", "claim"],
+            ["script", "tokens", "shared-memory", "trainingrun-claim"],
         ),
         *by_rule(
             f"{spec}.containers[].env",

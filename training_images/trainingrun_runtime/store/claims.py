@@ -287,9 +287,8 @@ class ClaimBucket(Bucket):
             there = False
         if not there:
             raise NotMountedError(
-                f"claim {claim} of {self.root} is not mounted at {mount}; run this in a pod that "
-                f"mounts it there, or set {CLAIM_FOLDERS_ENV} to {claim}=/folder where it is "
-                "mounted at another folder"
+                f"claim {claim} of {self.root} is not mounted at {mount}; mount it, and where that "
+                f"is at another folder, set {CLAIM_FOLDERS_ENV} to {claim}=/folder"
             )
 
 
