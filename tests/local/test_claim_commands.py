@@ -109,7 +109,7 @@ def test_code_of_this_machine_is_uploaded_to_the_claim(
     manifest = {
         "apiVersion": "trainingrun.dev/v1alpha1",
         "kind": "TrainingRun",
-        "metadata": {"name": "digits"},
+        "metadata": {"name": "other"},
         "spec": {"training": {"function": "train:main"}, "storage": {"uri": "pvc://runs/a"}},
     }
     file = tmp_path / "run.yaml"

@@ -175,6 +175,30 @@ def test_no_key_leads_out_of_the_folder(bucket: Bucket, key: str) -> None:
             write()
 
 
+def test_no_symbolic_link_leads_out_of_the_folder(
+    volume: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    """Whoever may write to the claim would read files of the pods, or of whoever runs a command."""
+    (tmp_path / "secret").write_text("hunter2")
+    bucket.put("there", b"x")
+    run = volume / "team-a" / "digits-1a2b3c4d"
+    (run / "manifest").symlink_to(tmp_path / "secret")
+    (run / "lease").symlink_to(tmp_path)
+    for key in ("manifest", "lease/secret"):
+        for ask in (lambda key=key: bucket.get(key), lambda key=key: bucket.size(key)):
+            with pytest.raises(UnusableError, match="cannot be used: "):
+                ask()
+    with pytest.raises(UnusableError, match="is a symbolic link"):
+        bucket.put("lease/secret", b"y")
+    with pytest.raises(UnusableError, match="is a symbolic link"):
+        bucket.delete(["lease/secret"])
+    for ask in (bucket.list, bucket.has_folder, bucket.delete_folder):
+        with pytest.raises(UnusableError, match="is a symbolic link"):
+            ask("lease")
+    assert [entry.key for entry in bucket.list()] == ["there"]
+    assert (tmp_path / "secret").read_text() == "hunter2"
+
+
 @pytest.mark.parametrize("uri", ["pvc://", "pvc:///a", "pvc://runs/../a", "pvc://runs/%2e%2e/a"])
 def test_no_uri_leads_out_of_the_claim(uri: str) -> None:
     with pytest.raises(UnusableError, match="write pvc://claim/path"):

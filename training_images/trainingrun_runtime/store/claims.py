@@ -105,7 +105,7 @@ class ClaimBucket(Bucket):
     ) -> Iterator[Callable[[bytes | memoryview], object]]:
         """As `Bucket.writing`."""
         path = self._file(key)
-        staged = self._ask(lambda: _Staged(path))
+        staged = self._ask(lambda: self._staged(path))
         try:
             yield partial(self._append, staged)
         except BaseException:
@@ -186,7 +186,7 @@ class ClaimBucket(Bucket):
         path = self._file(key)
 
         def put() -> None:
-            staged = _Staged(path)
+            staged = self._staged(path)
             try:
                 staged.append(content)
                 staged.publish(only_new=only_new)
@@ -200,6 +200,7 @@ class ClaimBucket(Bucket):
         path = self._file(key)
 
         def delete() -> None:
+            self._require_no_links(path)
             with suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
                 # A manifest that is gone must not come back without the files of its checkpoint.
@@ -219,15 +220,30 @@ class ClaimBucket(Bucket):
             raise ValueError(f"no object of {self.root} can have such a name: {key!r}")
         return self._places[1].joinpath(*parts)
 
+    def _staged(self, path: Path) -> "_Staged":
+        self._require_no_links(path)
+        return _Staged(path)
+
+    def _require_no_links(self, path: Path) -> None:
+        """Refuse folders that are symbolic links: whoever may write to the claim may make one.
+
+        Raises:
+            OSError: The run's folder is one, or a folder in it on the way to this file.
+        """
+        for folder in path.parents:
+            if folder.is_relative_to(self._places[1]) and folder.is_symlink():
+                raise OSError(errno.ELOOP, f"{folder} is a symbolic link")
+
     @contextmanager
     def _opened(self, path: Path) -> Iterator[int | None]:
         """A file that is opened anew; none: there is none."""
+        self._require_no_links(path)
         try:
-            file = _open(path)
+            file = _open(path, os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
             self._ask_server(path.parent)
             try:
-                file = _open(path)
+                file = _open(path, os.O_NOFOLLOW)
             except (FileNotFoundError, NotADirectoryError):
                 yield None
                 return
@@ -249,6 +265,7 @@ class ClaimBucket(Bucket):
     def _below(self, prefix: str) -> Iterator[Entry]:
         prefix = prefix.strip("/")
         folder = self._file(prefix) if prefix else self._places[1]
+        self._require_no_links(folder / "any")
         if not folder.is_dir():
             self._ask_server(folder)
         yield from _entries(folder, f"{prefix}/" if prefix else "")
@@ -417,7 +434,7 @@ def _entries(folder: Path, prefix: str) -> Iterator[Entry]:
         for each in entries:
             if each.is_dir(follow_symlinks=False):
                 yield from _entries(folder / each.name, f"{prefix}{each.name}/")
-            elif each.is_file() and not each.name.startswith(_STAGED):
+            elif each.is_file(follow_symlinks=False) and not each.name.startswith(_STAGED):
                 with suppress(FileNotFoundError):
                     yield Entry(f"{prefix}{each.name}", each.stat().st_size)
 
