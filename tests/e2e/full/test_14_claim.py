@@ -62,8 +62,7 @@ def test_worker_deleted_with_storage_on_a_claim(scenario: Scenario, volume: Path
     run = scenario.run
     scenario.spec["storage"] = {"uri": f"pvc://{CLAIM}/e2e"}
     scenario.spec["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
-    worker = scenario.spec["workers"]["podTemplate"]["spec"]
-    worker["topologySpreadConstraints"] = [ONE_WORKER_PER_NODE]
+    scenario.spec["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     scenario.start_and_reach(WELL_UNDER_WAY)
     assert sorted(run.workers().values()) == sorted(run.cluster.workers), "on both nodes"
     since = scenario.disturb(run.kubectl.delete, "pod", run.trainer())
