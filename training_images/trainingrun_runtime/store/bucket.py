@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, S3Store
 
+from .claims import ClaimFiles
 from .clients import (
     CLIENT,
     READS,
@@ -33,6 +34,7 @@ from .clients import (
     requires_client,
     speaks_tls,
 )
+from .entry import Entry
 from .storage_errors import (
     AbsentError,
     StorageError,
@@ -44,7 +46,7 @@ from .storage_errors import (
     needs_tls,
 )
 
-__all__ = ["Bucket", "Entry", "StorageError"]
+__all__ = ["Bucket", "ClaimBucket", "Entry", "StorageError"]
 
 T = TypeVar("T")
 
@@ -60,15 +62,6 @@ _NO_NAME = "Could not parse path"
 """What obstore raises of a name that it does not send, such as one with a line break."""
 _DELETES = 8
 """Deletes of one object each under way at once."""
-
-
-class Entry(NamedTuple):
-    """An object that exists."""
-
-    key: str
-    """Its name below the folder."""
-    size: int
-    """Bytes."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +102,6 @@ class Bucket:
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or None
         root = uri.rstrip("/")
         if urlsplit(uri).scheme == "pvc":
-            from .claims import ClaimBucket  # which is a Bucket
-
             return ClaimBucket(root, None, None, None)
         return cls(root, endpoint, region, open_store(uri, endpoint, region, CLIENT))
 
@@ -384,6 +375,15 @@ class Bucket:
         object.__setattr__(self, "store", store)
         for client in ("_reads", "_writes", "_single_deletes"):
             self.__dict__.pop(client, None)
+
+
+class ClaimBucket(ClaimFiles, Bucket):
+    """A folder on a PersistentVolumeClaim."""
+
+    def delete_folder(self, prefix: str) -> None:
+        """As `Bucket.delete_folder`, with what was not written to its end."""
+        super().delete_folder(prefix)
+        self.remove_folders(prefix)
 
 
 def _is_marker(entry: Entry, entries: list[Entry]) -> bool:

@@ -19,16 +19,15 @@ import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV, CLAIMS_FOLDER
 
 from . import mount_errors
-from .bucket import Bucket, Entry
+from .entry import Entry
 from .in_time import in_time, require_waiting
 from .storage_errors import LackingError, NotMountedError, StorageError, UnusableError
 
@@ -74,11 +73,12 @@ def _elsewhere() -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True)
-class ClaimBucket(Bucket):
-    """A folder of a claim; what it promises is the same as a bucket's."""
+class ClaimFiles:
+    """How `ClaimBucket` does what a `Bucket` promises; its methods are those of that."""
 
-    condition = "exclusive creates (link)"
+    root: str
+    """As `Bucket.root`."""
+    condition: ClassVar[str] = "exclusive creates (link)"
 
     @cached_property
     def _places(self) -> tuple[Path, Path]:
@@ -161,9 +161,8 @@ class ClaimBucket(Bucket):
         """As `Bucket.has_folder`."""
         return self._ask(lambda: any(True for _ in self._below(prefix)), _DATA_LIMIT_S)
 
-    def delete_folder(self, prefix: str) -> None:
-        """As `Bucket.delete_folder`, with what was not written to its end."""
-        super().delete_folder(prefix)
+    def remove_folders(self, prefix: str) -> None:
+        """Delete a folder that has no object any longer."""
         self._ask(partial(shutil.rmtree, self._file(prefix), ignore_errors=True), _DATA_LIMIT_S)
 
     def clean(self) -> None:
