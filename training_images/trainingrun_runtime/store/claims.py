@@ -7,8 +7,9 @@ object is written beside its place and flushed to the disk. It then appears as a
 answer, as NFS then asks its server whether what it has in its cache is out of date (nfs(5),
 close-to-open).
 
-Read for Linux 6.12: `fs/nfs/dir.c`, by whose `nfs_lookup_verify_inode` opening a folder asks the
-server, too. That a name is absent is taken from the cache, until its folder was opened.
+Read in Linux 4's `fs/nfs/dir.c`: by `nfs_lookup_verify_inode` opening a folder asks the server,
+too, unless the mount has `nocto`. By `nfs_neg_need_reval` a name is absent in the cache until its
+folder is seen to have changed.
 """
 
 import errno
