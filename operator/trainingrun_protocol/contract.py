@@ -46,6 +46,8 @@ STACKS_REQUEST_FILE = "stacks-wanted"
 """Asks the driver for the stacks of all ranks; it deletes the file once they are in the bucket."""
 RANK_PODS_FILE = "rank-pods.json"
 """On the head: the name of the pod of each rank, by its number; the status has 16 of them."""
+CHECKPOINT_FOLDER_ENV = "TRAININGRUN_CHECKPOINT_DIR"
+"""The pod's folder for the checkpoints of a script that torchrun would start, on its ranks."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
 """Files by which the processes of one pod communicate: the `…_FILE` below."""
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
@@ -94,6 +96,15 @@ class ContractRestore(ContractStorage):
 
 class ContractCode(ContractStorage):
     """The zip file with the user's code, such as `s3://runs/code/train.zip`."""
+
+
+class ContractTorchrun(Wire):
+    """A script that torchrun would start on each rank."""
+
+    script: str
+    """Its path; a relative one is below the code's folder."""
+    args: list[str] = Field(default_factory=list)
+    """Its arguments."""
 
 
 class ContractCheckpoints(Wire):
@@ -228,6 +239,8 @@ class RunContract(Wire):
     """Path of the script to run instead; a relative one is below the code's folder."""
     script_args: list[str] = Field(default_factory=list)
     """Its arguments."""
+    torchrun: ContractTorchrun | None = None
+    """The script that each rank runs instead, in a process of its own."""
     code: ContractCode | None = None
     """Code that is not in the image."""
     requirements: list[str] = Field(default_factory=list)

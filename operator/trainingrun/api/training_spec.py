@@ -36,11 +36,15 @@ Requirement = Annotated[str, Field(max_length=2048)]
 
 
 _REQUIREMENT = r"[^-#\s][^\r\n]*"
+_RELATIVE = (
+    "is relative to training.code, which is not set; set it, or write the absolute path of a file "
+    "in the image"
+)
 _CREDENTIALS = r"https?://[^/\s@]*@"
 
 
 class ScriptSource(Model):
-    """A user's own Ray Train script, in a ConfigMap, in the image or in `training.code`."""
+    """A user's own script, in a ConfigMap, in the image or in `training.code`."""
 
     config_map: str | None = Field(default=None, max_length=253)
     """Name of the ConfigMap, in the run's namespace, that holds the script."""
@@ -84,6 +88,15 @@ class ScriptSource(Model):
             "args",
         ),
     )
+
+
+class Torchrun(Model):
+    """A script that is started with torchrun elsewhere."""
+
+    script: ScriptSource
+    """The script. Each worker runs it in a process of its own, with the variables that torchrun
+    sets. `$(NAME)` in its args is the value of a variable, such as $(TRAININGRUN_CHECKPOINT_DIR),
+    the folder whose files are the run's checkpoints."""
 
 
 class CodeSource(Model):
@@ -152,7 +165,10 @@ class Training(Model):
     function: str | None = Field(default=None, max_length=253)
     """`module:function` in the image or in `code`, called on every worker with `config`."""
     script: ScriptSource | None = None
-    """A Ray Train script, run as it is. Exactly one of function and script is set."""
+    """A Ray Train script, run as it is, on the head."""
+    torchrun: Torchrun | None = None
+    """A script of PyTorch that is started with torchrun elsewhere, run as it is, on every worker.
+    Exactly one of function, script and torchrun is set."""
     code: CodeSource | None = None
     """Code that is not in the image; `trainingrun submit --code FOLDER` uploads it."""
     requirements: list[Requirement] = Field(
@@ -175,10 +191,14 @@ class Training(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "has(self.__function__) != has(self.script)",
-            "set exactly one of training.function (module:function) and training.script (a file in "
-            "a ConfigMap, in the image or in training.code)",
-            lambda training: (training.function is None) != (training.script is None),
+            "[has(self.__function__), has(self.script), has(self.torchrun)]"
+            ".filter(given, given).size() == 1",
+            "set exactly one of training.function (module:function), training.script (a Ray Train "
+            "script) and training.torchrun (a script that torchrun starts elsewhere); both scripts "
+            "are a file in a ConfigMap, in the image or in training.code",
+            lambda training: (
+                [training.function, training.script, training.torchrun].count(None) == 2
+            ),
         ),
         matching(
             "function",
@@ -194,8 +214,7 @@ class Training(Model):
         Rule(
             "!has(self.script) || !has(self.script.path) || self.script.path.startsWith('/') || "
             "has(self.code)",
-            "is relative to training.code, which is not set; set it, or write the absolute path of "
-            "a file in the image",
+            _RELATIVE,
             lambda training: (
                 training.code is not None
                 or training.script is None
@@ -203,6 +222,18 @@ class Training(Model):
                 or training.script.path.startswith("/")
             ),
             "script.path",
+        ),
+        Rule(
+            "!has(self.torchrun) || !has(self.torchrun.script.path) || "
+            "self.torchrun.script.path.startsWith('/') || has(self.code)",
+            _RELATIVE,
+            lambda training: (
+                training.code is not None
+                or training.torchrun is None
+                or training.torchrun.script.path is None
+                or training.torchrun.script.path.startswith("/")
+            ),
+            "torchrun.script.path",
         ),
         Rule(
             f"!has(self.requirements) || self.requirements.all(r, r.matches(r'^{_REQUIREMENT}$'))",
@@ -253,6 +284,11 @@ class Training(Model):
             "env",
         ),
     )
+
+    @property
+    def any_script(self) -> ScriptSource | None:
+        """The script of `script` or `torchrun`; None: a function is trained."""
+        return self.torchrun.script if self.torchrun is not None else self.script
 
 
 def _is_small_json(value: Freeform) -> bool:

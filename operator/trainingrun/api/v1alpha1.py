@@ -70,7 +70,7 @@ which Linux takes no 128 KiB; what else is in it needs less than the rest."""
 
 def _contract_fits(spec: "RunSpec") -> bool:
     training, sweep = spec.training, spec.sweep
-    args = training.script.args if training.script else []
+    args = training.any_script.args if training.any_script else []
     passed = [training.config, training.requirements, args, sweep.to_dict() if sweep else None]
     text = json.dumps(passed, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode(errors="replace")) <= MAX_CONTRACT_BYTES
@@ -254,7 +254,8 @@ class RunSpec(Model):
     @property
     def pods(self) -> list[tuple[pod_references.Pod, pod_references.Templates]]:
         """Head and worker, each with the templates that are merged over it."""
-        script = ("script",) if self.training.script and self.training.script.config_map else ()
+        source = self.training.any_script
+        script = ("script",) if source and source.config_map else ()
         head, worker = RAY_CONTAINERS
         claim = (CLAIM_VOLUME,) if self.storage.claim else ()
         volumes = ("shared-memory", *script, *claim)

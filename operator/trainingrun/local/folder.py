@@ -178,14 +178,16 @@ class Folder:
         Raises:
             LocalError: The ConfigMap or the script in it is not there.
         """
-        source = self.run.spec.training.script
+        training = self.run.spec.training
+        source = training.any_script
+        field = "training.torchrun.script" if training.torchrun else "training.script"
         if source is None:
             return None
         if source.config_map is None:
             path = Path(source.path or "")
             if path.is_absolute() and not path.is_file():
                 raise LocalError(
-                    f"training.script.path {path} is not a file on this machine; a local run reads "
+                    f"{field}.path {path} is not a file on this machine; a local run reads "
                     "it here, not in the image"
                 )
             return path

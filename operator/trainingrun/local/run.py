@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
 
@@ -91,9 +92,10 @@ def run_locally(
     try:
         script = folder.write_script(config_maps)
         user_module.check_script(script)
-        base = contract(folder.run, folder.first_attempt, RenderSettings()).model_copy(
+        rendered = contract(folder.run, folder.first_attempt, RenderSettings())
+        base = rendered.model_copy(
             update={
-                "script": str(script) if script else None,
+                **_with_script(rendered, script),
                 "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
                 "restore_from": folder.restore_from(run.spec.storage),
                 # The folder takes the place of the bucket for checkpoints, not for the code.
@@ -137,6 +139,14 @@ def run_locally(
             Phase.SUCCEEDED if succeeded else Phase.FAILED, final if isinstance(final, str) else ""
         )
         return succeeded
+
+
+def _with_script(rendered: RunContract, script: Path | None) -> dict[str, Any]:
+    """The script as it is on this machine."""
+    path = str(script) if script else None
+    if rendered.torchrun is not None:
+        return {"torchrun": rendered.torchrun.model_copy(update={"script": path})}
+    return {"script": path}
 
 
 def _on_one_machine(rules: Sequence[ContractRule]) -> list[ContractRule] | None:

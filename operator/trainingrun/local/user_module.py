@@ -28,7 +28,7 @@ def check_script(script: Path | None) -> None:
         LocalError: It cannot be read as Python.
     """
     if script is not None and script.is_absolute():
-        _parsed(script, f"training.script {script.name}: {script}")
+        _parsed(script, f"the script {script.name}: {script}")
 
 
 def locate(run: TrainingRun, places: Sequence[str]) -> str | None:

@@ -13,13 +13,14 @@ from trainingrun_protocol.contract import (
     ContractRestore,
     ContractStorage,
     ContractSweep,
+    ContractTorchrun,
     ContractTracking,
     RunContract,
 )
 
 from ..api import quantities
 from ..api.checkpoints_spec import ASSUMED_SECONDS_BETWEEN_LOSSES
-from ..api.training_spec import ScriptSource
+from ..api.training_spec import ScriptSource, Torchrun
 from ..api.v1alpha1 import TrainingRun
 from . import names, platforms
 from .platforms import RenderSettings
@@ -97,6 +98,7 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         function=training.function,
         script=str(script_path(training.script)) if training.script else None,
         script_args=training.script.args if training.script else [],
+        torchrun=_torchrun(training.torchrun),
         code=code_source(run),
         requirements=training.requirements,
         config=training.config,
@@ -123,6 +125,12 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
         tracking=_tracking(run),
         sweep=_sweep(run),
     )
+
+
+def _torchrun(started: Torchrun | None) -> ContractTorchrun | None:
+    if started is None:
+        return None
+    return ContractTorchrun(script=str(script_path(started.script)), args=started.script.args)
 
 
 def _checkpoints(run: TrainingRun) -> ContractCheckpoints:

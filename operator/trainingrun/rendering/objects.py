@@ -296,7 +296,7 @@ def _pod(
 ) -> dict[str, Any]:
     queue = scheduling.queueing(run, number)
     labels = {**names.labels(run, number, role), **own_labels}
-    script = run.spec.training.script
+    script = run.spec.training.any_script
     rendered = render(
         "pod",
         role=role,

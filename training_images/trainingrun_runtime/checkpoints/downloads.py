@@ -26,7 +26,7 @@ import psutil
 from ..progress import rank_measures
 from ..store import verification
 from ..store.bucket import Bucket
-from ..store.manifest import Manifest
+from ..store.manifest import FileDigest, Manifest, digest_file_content
 from ..store.storage_errors import DamagedError
 from .file_content import FileContent, header_length
 
@@ -131,6 +131,11 @@ class Fetched:
         names = sorted({*kept, *share.verified}, key=lambda n: -self.manifest.files[n].size)
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             return next((why for why in pool.map(wrong, names) if why), None)
+
+    @property
+    def bucket(self) -> Bucket:
+        """The run's folder."""
+        return self._bucket
 
     def take_over(self, folder: Path, names: Collection[str]) -> None:
         """Have files that another rank of this pod has downloaded into its folder, and verified.
@@ -267,6 +272,43 @@ def download(bucket: Bucket, manifest: Manifest, target: Path) -> None:
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def complete(bucket: Bucket, manifest: Manifest | None, folder: Path) -> None:
+    """Make a folder hold a checkpoint and nothing else; files that are as committed stay.
+
+    Args:
+        bucket: The run's folder.
+        manifest: Of the checkpoint; None: the folder is emptied.
+        folder: It exists.
+
+    Raises:
+        DamagedError: A file is not what was committed.
+        StorageError: The store did not answer.
+    """
+    wanted = manifest.files if manifest is not None else {}
+    for place, folders, names in os.walk(folder, topdown=False):
+        for each in (Path(place, name) for name in names):
+            digest = wanted.get(each.relative_to(folder).as_posix())
+            if digest is None or not _is_as_committed(each, digest):
+                each.unlink()
+        for each in (Path(place, name) for name in folders):
+            if each.is_symlink():
+                each.unlink()
+            elif not any(each.iterdir()):
+                each.rmdir()
+    if manifest is None:
+        return
+    missing = [name for name in wanted if not (folder / name).exists()]
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        list(pool.map(lambda name: _require(bucket, manifest, name, folder / name), missing))
+
+
+def _is_as_committed(file: Path, digest: FileDigest) -> bool:
+    if file.is_symlink() or not file.is_file():
+        return False
+    # The size first: for the other the file is read as a whole.
+    return file.stat().st_size == digest.size and digest_file_content(file) == digest
 
 
 def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> str | None:

@@ -45,6 +45,7 @@ from .hangs import Hangs
 from .inbox import Inbox
 from .ranks import Ranks, RestoreSearch, Survivors
 from .run_progress import RunProgress, StoreErrors, TrialRating
+from .scripts import Orders, Scripts, Told
 from .standby import Preparation, Standby
 from .start_times import StartTimes
 
@@ -120,7 +121,7 @@ class Coordinator:
         self._ranks, self._restore = Ranks(others_wait=bool(contract.standby)), RestoreSearch()
         self._standby = Standby() if contract.standby else None
         self._checkpoints, self._rows = Checkpoints(), Inbox()
-        self._store = StoreErrors()
+        self._store, self._scripts = StoreErrors(), Scripts()
         self._hangs = Hangs(contract.hang)
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         self._needed = contract.needed_metrics
@@ -139,6 +140,7 @@ class Coordinator:
     rank_times = _of(lambda self: self._ranks, Ranks.rank_times)
     place_of = _of(lambda self: self._ranks, Ranks.of_first)
     members = _of(lambda self: self._ranks, Ranks.members)
+    script_runs = _of(lambda self: self._ranks, Ranks.script_runs)
     returned = _of(lambda self: self._ranks, Ranks.returned)
     not_returned = _of(lambda self: self._ranks, Ranks.not_returned)
     rank_location = _of(lambda self: self._ranks, Ranks.rank_location)
@@ -181,6 +183,8 @@ class Coordinator:
     group_times = _of(lambda self: self._starts, StartTimes.group_times)
     start_times = _of(lambda self: self._starts, StartTimes.rank_times)
     start_traces = _of(lambda self: self._starts, StartTimes.changed_after)
+
+    meet = _of(lambda self: self._scripts, Scripts.meet)
 
     add_rows = _of(lambda self: self._rows, Inbox.add_rows)
     rows = _of(lambda self: self._rows, Inbox.rows)
@@ -256,6 +260,22 @@ class Coordinator:
             self._starts.group_times({"reported": time.time()})
             self._rating.rate_by(step, metrics)
             self._rows.add_rows(group, [Row(step, time.time(), own)])
+
+    def script_told(self, group: int, rank: int, told: Told) -> Orders:
+        """A rank tells, once a second, what the script that it has started does; its orders."""
+        if told.deadline is not None:
+            self._checkpoints.request(Command.CHECKPOINT_AND_EXIT)
+        command = self._checkpoints.command
+        orders, finished = self._scripts.told(group, rank, told, command, time.time())
+        if finished is not None:
+            step = self._progress.resumed_step() + finished.finished
+            self.reported(step, {})
+            self._checkpoints.uploaded(
+                UploadedCheckpoint(
+                    finished.path, step, finished.world_size, {}, ranks=finished.ranks
+                )
+            )
+        return orders
 
     def keep_last_report(self, pickled: bytes) -> None:
         """Ray's controller: the last `ray.train.report` of this driver, not converted."""

@@ -35,6 +35,8 @@ class RankProcess(NamedTuple):
     """Its number on its own machine, or in its container."""
     started: float
     """When it was started, in the machine's own time: another process may get its number."""
+    of_script: bool = False
+    """Whether it is that of a script, which the rank's own process has started."""
 
 
 class Member(NamedTuple):
@@ -242,6 +244,13 @@ class Ranks:
                 rank: Member(process, self._places[rank])
                 for rank, process in sorted(self._processes.items())
             }
+
+    def script_runs(self, rank: int, group: int, pid: int, started: float) -> None:
+        """A worker: this process trains in place of its own."""
+        with self._lock:
+            if group == self._group.number and rank in self._processes:
+                actor = self._processes[rank].actor
+                self._processes[rank] = RankProcess(actor, pid, started, of_script=True)
 
     def forget_processes(self) -> None:
         """The worker group has ended; the next one joins before it begins."""

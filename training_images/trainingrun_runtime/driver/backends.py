@@ -30,7 +30,7 @@ def torch(contract: RunContract, scaling: ScalingConfig) -> BackendConfig:
     """The TorchConfig of a run whose workers are `scaling`."""
     from ..ray_internals.torch_config import KeptProcessGroup, NoProcessGroup
 
-    if scaling.use_tpu:
+    if scaling.use_tpu or contract.torchrun is not None:
         return NoProcessGroup()
     wanted = contract.torch_backend
     return KeptProcessGroup(

@@ -71,12 +71,16 @@ def of(contract: RunContract, environment: Mapping[str, str]) -> RunSettings:
     masking = Masking(environment)
     values = _values(contract.config)
     config = {name: _shown(masking, text) for name, text in islice(values, MOST_VALUES)}
-    arguments = _without_secrets(contract.script_args)[:_MOST_ARGUMENTS]
+    started = contract.torchrun
+    script, given = contract.script, contract.script_args
+    if started is not None:
+        script, given = started.script, started.args
+    arguments = _without_secrets(given)[:_MOST_ARGUMENTS]
     resources = contract.resources_per_worker
     return RunSettings(
         attempt=contract.attempt,
         function=contract.function,
-        script=contract.script,
+        script=script,
         script_args=[_shown(masking, each) for each in arguments],
         config=config,
         config_left_out=sum(1 for _ in values),

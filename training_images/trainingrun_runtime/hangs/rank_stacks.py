@@ -98,7 +98,7 @@ def stack_of(process: RankProcess) -> RankStack:
     text = native or (_text(threads) if threads else f"py-spy cannot read it: {problem}\n")
     if state is State.STOPPED:
         text = f"the process is stopped, as by SIGSTOP or a debugger\n\n{text}"
-    return RankStack(state, _training(threads), text[:LARGEST])
+    return RankStack(state, _training(threads, process.of_script), text[:LARGEST])
 
 
 def own_stack() -> RankStack:
@@ -176,9 +176,11 @@ def _frames(thread: Mapping[str, Any]) -> tuple[Frame, ...]:
     )
 
 
-def _training(threads: list[dict[str, Any]]) -> tuple[Frame, ...]:
-    for frames in map(_frames, threads):
-        if any(one.file.endswith(_OF_TRAINING) for one in frames):
+def _training(threads: list[dict[str, Any]], of_script: bool) -> tuple[Frame, ...]:
+    for thread in threads:
+        frames = _frames(thread)
+        main = of_script and thread.get("thread_name") == "MainThread"
+        if main or any(one.file.endswith(_OF_TRAINING) for one in frames):
             return frames
     return ()
 

@@ -3,6 +3,8 @@
 Read for ray 2.58-2.60: `ray/train/torch/config.py`.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +25,16 @@ class KeptProcessGroup(TorchConfig):
 
 @dataclass
 class NoProcessGroup(TorchConfig):
-    """A TorchConfig for one worker with TPUs.
+    """A TorchConfig for one worker with TPUs, and for ranks whose scripts connect themselves.
 
-    Ray's own looks for PyTorch's device there, which needs a package that JAX has no use for.
+    Ray's own looks for PyTorch's device, which on TPUs needs a package that JAX has no use for. On
+    GPUs that takes memory of the device, in a process that only waits for its script.
     """
+
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[None]]:
+        """What the training function is called in."""
+        return nullcontext
 
     @property
     def backend_cls(self) -> type["_Nothing"]:
@@ -35,7 +43,9 @@ class NoProcessGroup(TorchConfig):
 
 
 class _Nothing(Backend):
-    """Connects no ranks."""
+    """Connects no ranks; each sees the GPUs of all ranks of its pod, as with `_TorchBackend`."""
+
+    share_cuda_visible_devices = True
 
 
 class _Backend(_TorchBackend):

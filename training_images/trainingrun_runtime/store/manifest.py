@@ -163,10 +163,13 @@ def digest_folder(path: str | Path) -> dict[str, FileDigest]:
     found = {}
     for file in sorted(root.rglob("*")):
         if file.is_file():
-            found[file.relative_to(root).as_posix()] = FileDigest(
-                file.stat().st_size, _digest(file)
-            )
+            found[file.relative_to(root).as_posix()] = digest_file_content(file)
     return found
+
+
+def digest_file_content(file: Path) -> FileDigest:
+    """Digest of one local file."""
+    return FileDigest(file.stat().st_size, _digest(file))
 
 
 def _digest(file: Path) -> str:

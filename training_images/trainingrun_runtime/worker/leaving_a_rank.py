@@ -47,7 +47,7 @@ def as_text(error: BaseException) -> BaseException:
     broken = failure_causes.broken_gpu(error)
     if broken is not None:
         return broken
-    if isinstance(error, PeerLost):
+    if isinstance(error, PeerLost | RaisedOnRank):
         return error
     if isinstance(error, RayActorError):  # of another process: this one lives
         return PeerLost(remedies.explained(error))

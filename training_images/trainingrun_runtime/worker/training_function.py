@@ -74,6 +74,14 @@ def load_training_function(function: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def _function_of(contract: RunContract) -> Callable[..., Any]:
+    if contract.torchrun is None:
+        return load_training_function(contract.function or "")
+    from .torchrun import TorchrunScript
+
+    return TorchrunScript(contract, contract.torchrun)
+
+
 class TrainingFunction:
     """The training function as Ray calls it on each worker.
 
@@ -132,7 +140,7 @@ class TrainingFunction:
         worker.times |= {"loaded": _LOADED, "called": called}
         replaced_functions.refuse_removed()
         leave_out_extension()
-        function = self._function or load_training_function(self._contract.function or "")
+        function = self._function or _function_of(self._contract)
         worker.times["imported"] = time.time()
         worker.start()
         worker.times["ready"] = time.time()

@@ -272,15 +272,18 @@ def _is_inside(entry: zipfile.ZipInfo) -> bool:
 
 def _beside_the_script(contract: RunContract, folder: Path) -> list[str]:
     """The script's own folder, from which it imports, if it is not that of the code itself."""
-    if contract.script is None or Path(contract.script).is_absolute():
+    script, field = contract.script, "training.script.path"
+    if contract.torchrun is not None:
+        script, field = contract.torchrun.script, "training.torchrun.script.path"
+    if script is None or Path(script).is_absolute():
         return []
-    if not (folder / contract.script).is_file():
+    if not (folder / script).is_file():
         uri = contract.code.uri if contract.code else ""
         raise CodeError(
-            f"training.script.path {contract.script} is not a file of training.code.uri {uri}; "
+            f"{field} {script} is not a file of training.code.uri {uri}; "
             "paths are relative to the top of the zip file"
         )
-    beside = str(PurePosixPath(contract.script).parent)
+    beside = str(PurePosixPath(script).parent)
     return [] if beside == "." else [beside]
 
 

@@ -130,6 +130,7 @@ class Worker:
         """Number of the worker group, from 1."""
         self.storage_retry = StorageRetry(report_to(coordinator, f"rank {self.rank}"))
         """Retries requests to the store and reports errors to the coordinator."""
+        self._answered = False  # by what the training function calls
         self.session: RegisteredSession | None = None
         """Handles preemption notices, once the training function has made one."""
         self.times: dict[str, float] = {"process": process_began(time.time())}
@@ -158,6 +159,10 @@ class Worker:
                 "objects to the first one"
             )
         self.session = session
+
+    def answers_notices(self) -> None:
+        """The training function reads `notice` by itself from now on, without a session."""
+        self._answered = True
 
     def confirm_saved(self) -> None:
         """The session's checkpoint for this pod's notice is committed, and its ranks end."""
@@ -293,16 +298,17 @@ class Worker:
         return leaving_a_rank.report(metrics)
 
     def _report_silence(self) -> None:
-        if self.session is None:  # the coordinator knows whether there was a report
+        # The coordinator knows whether there was a report.
+        if self.session is None and not self._answered:
             self.coordinator.reports_nothing.remote(self.group, silence_sentence(sys.modules))
 
     def _handle_notice(self, notice: PreemptionNotice) -> None:
-        if self.session is not None:
+        if self.session is not None or self._answered:
             return  # the session reads `notice` after its next step
         # Code without a session reads it from ray.train.get_preemption_info().
         nodes.drain_own_node("the pod is being deleted", notice.deadline)
         before = ray.get(self.coordinator.commits.remote())
-        while time.time() < notice.deadline and self.session is None:
+        while time.time() < notice.deadline and self.session is None and not self._answered:
             if ray.get(self.coordinator.commits.remote()) > before:
                 self._watcher.confirm_saved()
                 return

@@ -239,7 +239,7 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
 
 
 def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
-    script, claim = context.run.spec.training.script, context.run.spec.storage.claim
+    script, claim = context.run.spec.training.any_script, context.run.spec.storage.claim
     if not _lasts(context, pod_status.scheduled_at(pod), MOUNT_PATIENCE_S):
         return None
     if claim is not None:

@@ -1,0 +1,293 @@
+"""When the folders into which scripts write are a checkpoint, and what is in it."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from trainingrun_runtime.checkpoints import downloads
+from trainingrun_runtime.coordinator.checkpoints import Command
+from trainingrun_runtime.coordinator.scripts import (
+    GRACE_S,
+    SAVING_S,
+    FinishedSave,
+    FolderState,
+    Orders,
+    Save,
+    Scripts,
+    Told,
+    parts,
+)
+from trainingrun_runtime.driver.committer import digests
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.manifest import Manifest
+from trainingrun_runtime.store.storage_retry import StorageRetry
+from trainingrun_runtime.worker.script_folder import SETTLED_S, ScriptFolder, is_temporary
+
+LATER = SETTLED_S + 1
+RETRY = StorageRetry(lambda _: None)
+KEY = "checkpoints/0001-000001/folder-000001-1"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return Bucket.open(f"file://{tmp_path}/run")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, bucket: Bucket) -> ScriptFolder:
+    """One that was empty when the scripts began."""
+    found = ScriptFolder(tmp_path / "pod")
+    found.prepare(bucket, None, RETRY)
+    return found
+
+
+def committed(bucket: Bucket, **files: str) -> Manifest:
+    for name, text in files.items():
+        bucket.put(f"{KEY}/{name}", text.encode())
+    return Manifest(
+        path=KEY,
+        step=1,
+        world_size=2,
+        attempt=1,
+        fencing_token=1,
+        index=1,
+        files=digests(bucket, KEY),
+        time=0.0,
+    )
+
+
+def test_a_file_counts_once_it_has_not_changed_for_some_seconds(folder: ScriptFolder) -> None:
+    (folder.path / "last.pt").write_text("a")
+    now = time.time()
+    assert not folder.state({}, 2, now).settled
+    found = folder.state({}, 2, now + LATER)
+    assert found.settled
+    assert found.files == {"last.pt": True}
+
+
+def test_a_file_that_is_open_for_writing_does_not_count(folder: ScriptFolder) -> None:
+    with (folder.path / "last.pt").open("w") as file:
+        file.write("half")
+        file.flush()
+        assert not folder.state({}, 2, time.time() + LATER).settled
+    assert folder.state({}, 2, time.time() + LATER).settled
+
+
+def test_a_file_that_was_moved_or_copied_with_its_times_has_changed(
+    folder: ScriptFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "other").write_text("a")
+    os.utime(tmp_path / "other", (1, 1))
+    os.replace(tmp_path / "other", folder.path / "last.pt")
+    assert not folder.state({}, 2, time.time()).settled
+
+
+def test_what_scripts_wrote_that_have_ended_with_0_is_whole_at_once(folder: ScriptFolder) -> None:
+    (folder.path / "last.pt").write_text("a")
+    now = time.time()
+    assert not folder.state({0: (0, now)}, 2, now).settled
+    assert folder.state({0: (0, now), 1: (0, now)}, 2, now).settled
+
+
+@pytest.mark.parametrize("code", [1, -15])
+def test_what_changed_shortly_before_a_script_ended_otherwise_never_counts(
+    folder: ScriptFolder, code: int
+) -> None:
+    (folder.path / "last.pt").write_text("half")
+    now = time.time()
+    ended = {0: (code, now), 1: (0, now)}
+    assert not folder.state(ended, 2, now).settled
+    assert not folder.state(ended, 2, now + LATER).settled
+    assert folder.state({0: (code, now + LATER), 1: (0, now)}, 2, now + LATER).settled
+    assert folder.state({0: (code, now - LATER), 1: (0, now)}, 2, now).settled, "another's file"
+
+
+@pytest.mark.parametrize(
+    ("name", "temporary"),
+    [
+        ("last.pt", False),
+        ("checkpoint-500/model.safetensors", False),
+        ("last.pt.tmp", True),
+        (".last.pt", True),
+        ("tmp-checkpoint-500/model.safetensors", True),
+        ("runs/events.out.tfevents.1.host", True),
+        ("train.log", True),
+    ],
+)
+def test_temporary_names_are_left_out(name: str, temporary: bool) -> None:
+    assert is_temporary(name) is temporary
+
+
+def test_a_folder_gets_what_was_committed_and_keeps_what_is_the_same(
+    folder: ScriptFolder, bucket: Bucket
+) -> None:
+    manifest = committed(bucket, **{"a/x.pt": "new", "same.pt": "same", "gone.pt": "back"})
+    (folder.path / "a").mkdir()
+    (folder.path / "a/x.pt").write_text("old")
+    (folder.path / "same.pt").write_text("same")
+    (folder.path / "half.pt.tmp").write_text("half")
+    (folder.path / "b/c").mkdir(parents=True)
+    before = (folder.path / "same.pt").stat()
+
+    folder.prepare(bucket, manifest, RETRY)
+
+    found = {p.relative_to(folder.path).as_posix(): p for p in folder.path.rglob("*")}
+    assert sorted(found) == ["a", "a/x.pt", "gone.pt", "same.pt"]
+    assert found["a/x.pt"].read_text() == "new"
+    assert found["gone.pt"].read_text() == "back"
+    assert found["same.pt"].stat().st_ino == before.st_ino
+    state = folder.state({}, 1, time.time() + LATER)
+    assert not any(state.files.values()), "nothing was written since"
+    (folder.path / "same.pt").write_text("more")
+    assert folder.state({}, 1, time.time()).files["same.pt"]
+    downloads.complete(bucket, None, folder.path)
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_part_is_uploaded_with_its_digests(folder: ScriptFolder, bucket: Bucket) -> None:
+    (folder.path / "last.pt").write_text("weights")
+    state = folder.state({}, 1, time.time() + LATER)
+    save = Save(1, state.fingerprint, ("last.pt",))
+    assert folder.upload(save, bucket, KEY, 3, RETRY)
+    assert bucket.get(f"{KEY}/last.pt") == b"weights"
+    assert list(digests(bucket, KEY, [3])) == ["last.pt"]
+
+
+def test_a_part_that_changed_since_it_was_planned_is_no_part(
+    folder: ScriptFolder, bucket: Bucket
+) -> None:
+    (folder.path / "last.pt").write_text("weights")
+    state = folder.state({}, 1, time.time() + LATER)
+    (folder.path / "last.pt").write_text("weightz")
+    assert not folder.upload(Save(1, state.fingerprint, ("last.pt",)), bucket, KEY, 0, RETRY)
+    (folder.path / "last.pt").unlink()
+    assert not folder.upload(Save(1, state.fingerprint, ()), bucket, KEY, 0, RETRY)
+
+
+class Group:
+    """Two pods with two ranks each, as their ranks call the coordinator."""
+
+    def __init__(self) -> None:
+        self.scripts, self.command, self.now = Scripts(), Command.NONE, 1000.0
+        self.finished: list[FinishedSave] = []
+        for rank in range(4):
+            self.meeting = self.scripts.meet(
+                1, rank, 4, f"node-{rank // 2}", ("10.0.0.1", 4000) if rank == 0 else None
+            )
+        for rank in (0, 2):
+            self.tell(rank, Told(folder=self.folder()))
+
+    def folder(self, settled: bool = True, running: int = 2, **files: bool) -> FolderState:
+        return FolderState(files, str(sorted(files)), settled, running)
+
+    def tell(self, rank: int, told: Told) -> Orders:
+        orders, finished = self.scripts.told(1, rank, told, self.command, self.now)
+        if finished is not None:
+            self.finished.append(finished)
+        return orders
+
+    def save_of(self, rank: int) -> Save:
+        save = self.tell(rank, Told()).save
+        assert save is not None
+        return save
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_ranks_meet_once_all_are_there() -> None:
+    scripts = Scripts()
+    assert scripts.meet(1, 1, 2, "b", None) is None
+    found = scripts.meet(1, 0, 2, "a", ("10.0.0.1", 4000))
+    assert found is not None
+    assert (found.nodes, found.address, found.port) == (("a", "b"), "10.0.0.1", 4000)
+    assert scripts.meet(2, 0, 2, "a", ("10.0.0.1", 4001)) is None, "the next group meets anew"
+    assert scripts.meet(1, 1, 2, "b", None) is None, "the former one no more"
+
+
+def test_a_checkpoint_is_uploaded_once_all_folders_are_settled(group: Group) -> None:
+    assert group.tell(0, Told(folder=group.folder(a=True))).save is not None
+    group = Group()
+    group.tell(2, Told(folder=group.folder(settled=False, b=True)))
+    assert group.tell(0, Told(folder=group.folder(a=True))).save is None
+    group.tell(2, Told(folder=group.folder(b=True)))
+    one, other = group.save_of(0), group.save_of(2)
+    assert (one.files, other.files) == (("a",), ("b",))
+    assert group.tell(1, Told()).save is None, "the lowest rank of a pod uploads"
+    group.tell(0, Told(uploaded=(1, "x/1")))
+    assert group.finished == []
+    group.tell(2, Told(uploaded=(1, "x/1")))
+    assert group.finished == [FinishedSave("x/1", 1, 4, (0, 2))]
+    assert group.tell(0, Told()).save is None, "nothing has changed since"
+    group.tell(0, Told(folder=group.folder(a=True, c=True)))
+    assert group.save_of(0).number == 2
+
+
+def test_what_changed_while_it_was_uploaded_is_deleted_and_uploaded_again(group: Group) -> None:
+    group.tell(0, Told(folder=group.folder(a=True)))
+    group.save_of(2)
+    group.tell(2, Told(uploaded=(1, "x/1")))
+    orders = group.tell(0, Told(uploaded=(1, None)))
+    assert orders.unused == 1
+    assert group.finished == []
+    assert group.save_of(0).number == 2
+    assert group.tell(0, Told()).unused is None, "once"
+
+
+def test_folders_that_are_as_they_were_at_first_are_no_new_checkpoint(group: Group) -> None:
+    assert group.tell(0, Told(folder=group.folder(settled=True))).save is None
+
+
+def test_a_group_is_over_once_what_its_scripts_wrote_is_uploaded(group: Group) -> None:
+    for rank in range(4):
+        group.tell(rank, Told(ended=(0, 1000.0)))
+    assert not group.tell(1, Told()).over, "the folders may have more"
+    group.tell(0, Told(folder=group.folder(running=0, a=True)))
+    orders = group.tell(2, Told(folder=group.folder(running=0)))
+    assert not orders.over
+    assert group.tell(0, Told(uploaded=(1, "x/1"))).over is False
+    assert group.tell(2, Told(uploaded=(1, "x/1"))).over
+    assert group.finished == [FinishedSave("x/1", 1, 4, (0,))]
+
+
+def test_what_is_half_written_at_the_end_is_not_waited_for(group: Group) -> None:
+    for rank in range(4):
+        group.tell(rank, Told(ended=(-15, 1000.0)))
+    group.tell(0, Told(folder=group.folder(settled=False, running=0, a=True)))
+    assert group.tell(2, Told(folder=group.folder(running=0))).over
+    assert group.finished == []
+
+
+def test_ranks_of_a_pod_know_how_their_scripts_have_ended(group: Group) -> None:
+    group.tell(1, Told(ended=(0, 5.0)))
+    group.tell(3, Told(ended=(1, 6.0)))
+    assert group.tell(0, Told()).ended == {1: (0, 5.0)}
+
+
+def test_scripts_have_until_shortly_before_the_deadline(group: Group) -> None:
+    group.command = Command.SUSPEND
+    assert group.tell(0, Told()).end_by == group.now + GRACE_S
+    group.now += 10
+    assert group.tell(3, Told(deadline=1200.0)).end_by == 1200.0 - SAVING_S
+    assert group.tell(0, Told()).end_by == 1200.0 - SAVING_S
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({0: {"a": True}, 2: {"a": True}}, {0: ("a",), 2: ()}),
+        ({0: {"a": False}, 2: {"a": True}}, {0: (), 2: ("a",)}),
+        ({0: {"a": False}, 2: {"a": False}}, {0: ("a",), 2: ()}),
+        ({0: {}, 2: {"a": False}}, {0: (), 2: ()}),
+    ],
+    ids=["the lowest rank's", "the one that was written", "the same", "deleted on one pod"],
+)
+def test_which_pod_uploads_a_file(
+    files: dict[int, dict[str, bool]], expected: dict[int, tuple[str, ...]]
+) -> None:
+    states = {rank: FolderState(each, "", True, 1) for rank, each in files.items()}
+    assert parts(states) == expected

@@ -1,0 +1,177 @@
+"""The folder of a pod into which scripts write their checkpoints, for all ranks of the pod.
+
+Nobody tells when a script has written a whole checkpoint. So the folder counts as one, with all
+files in it, once it is settled: no file is open for writing, and none has changed for `SETTLED_S`.
+What a script that has ended with 0 has written is whole. A script that has ended otherwise, such as
+by SIGTERM, may have left a file half written, which it changed shortly before.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+
+import psutil
+from blake3 import blake3
+
+from ..checkpoints import downloads
+from ..coordinator.scripts import FolderState, Save
+from ..store.bucket import Bucket
+from ..store.manifest import FileDigest, Manifest, digest_file
+from ..store.storage_retry import StorageRetry
+
+SETTLED_S = 5.0
+"""Seconds without a change. A checkpoint of several files may have pauses between them."""
+FOLDER = "checkpoints"
+"""In the state directory."""
+_PIECE = 8 * 1024 * 1024
+"""Bytes that are read at once."""
+_TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".lock", ".log", "~")
+"""Endings of names that are left out."""
+_BEGINNINGS = (".", "tmp-", "tmp_", "events.out.tfevents.")
+"""Beginnings of such names; the last is that of TensorBoard's files, which grow all the time."""
+
+Stamp = tuple[int, int, int]
+"""Size in bytes, time of the last change in nanoseconds, and the number of the file's inode."""
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is left out by its name, or by that of a folder that it is in."""
+    return any(
+        part.startswith(_BEGINNINGS) or part.endswith(_TEMPORARY) for part in name.split("/")
+    )
+
+
+class ScriptFolder:
+    """The folder of this pod.
+
+    Args:
+        path: where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._first: dict[str, Stamp] = {}
+        self._whole: dict[str, Stamp] | None = None  # when no file was open for writing
+
+    def prepare(self, bucket: Bucket, manifest: Manifest | None, retry: StorageRetry) -> None:
+        """Make it hold a checkpoint and nothing else; files that are as committed stay.
+
+        Args:
+            bucket: the run's folder in which the checkpoint is.
+            manifest: of the checkpoint; None: there is none, and the folder is emptied.
+            retry: repeats requests to the store.
+
+        Raises:
+            DamagedError: a file is not what was committed.
+            StorageError: the store did not answer.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        retry(lambda: downloads.complete(bucket, manifest, self.path))
+        self._first = self._stamps()
+
+    def state(self, ended: Mapping[int, tuple[int, float]], ranks: int, now: float) -> FolderState:
+        """What is in it.
+
+        Args:
+            ended: exit codes of the scripts of this pod that have ended, and when, by rank.
+            ranks: scripts of this pod.
+            now: Unix time in seconds.
+        """
+        stamps, running = self._stamps(), ranks - len(ended)
+        ends = [now] if running else []
+        ends += [at for code, at in ended.values() if code]
+        settled = not any(_just_before(end, stamps.values()) for end in ends)
+        if settled and running and stamps not in (self._first, self._whole):
+            settled = not self._is_written()
+            self._whole = stamps if settled else None
+        return FolderState(
+            files={name: self._first.get(name) != stamp for name, stamp in stamps.items()},
+            fingerprint=_fingerprint(stamps),
+            settled=settled,
+            running=running,
+        )
+
+    def upload(self, save: Save, bucket: Bucket, key: str, rank: int, retry: StorageRetry) -> bool:
+        """Upload this pod's part of a checkpoint, and then the digests of its files.
+
+        Args:
+            save: which files.
+            bucket: the run's folder.
+            key: of the checkpoint's folder.
+            rank: of this process.
+            retry: repeats requests to the store.
+
+        Returns:
+            Whether the folder is still as it was when the save was planned: else what is uploaded
+            is no checkpoint.
+
+        Raises:
+            StorageError: the store did not answer.
+        """
+        digests = {}
+        for name in save.files:
+            if _fingerprint(self._stamps()) != save.fingerprint:
+                return False
+            try:
+                sent = retry(partial(_send, self.path / name, bucket, f"{key}/{name}"))
+            except FileNotFoundError:
+                return False
+            digests[name] = asdict(sent)
+        if _fingerprint(self._stamps()) != save.fingerprint:
+            return False
+        if digests:
+            own = f"{key}/{digest_file(rank)}"
+            retry(lambda: bucket.put(own, json.dumps(digests).encode()))
+        return True
+
+    def _stamps(self) -> dict[str, Stamp]:
+        """The files in it that count, by their names."""
+        found = {}
+        for folder, _, names in os.walk(self.path):
+            for name in names:
+                file = Path(folder, name)
+                inside = file.relative_to(self.path).as_posix()
+                with suppress(OSError):  # it is gone, or a link to nothing
+                    if not is_temporary(inside) and file.is_file():
+                        stat = file.stat()
+                        # The first alone is set back by a copy, the second by nothing.
+                        changed = max(stat.st_mtime_ns, stat.st_ctime_ns)
+                        found[inside] = (stat.st_size, changed, stat.st_ino)
+        return found
+
+    def _is_written(self) -> bool:
+        """Whether a process of this pod has a file of it open for writing."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                for file in process.open_files():
+                    path, mode = Path(file.path), getattr(file, "mode", "r")
+                    if mode != "r" and path.is_relative_to(self.path.resolve()):
+                        inside = path.relative_to(self.path.resolve()).as_posix()
+                        if not is_temporary(inside):
+                            return True
+        return False
+
+
+def _just_before(end: float, stamps: Iterable[Stamp]) -> bool:
+    """Whether a file was changed in the `SETTLED_S` before this Unix time."""
+    return any(end - SETTLED_S <= changed / 1e9 <= end for _, changed, _ in stamps)
+
+
+def _fingerprint(stamps: Mapping[str, Stamp]) -> str:
+    return blake2b(json.dumps(sorted(stamps.items())).encode(), digest_size=16).hexdigest()
+
+
+def _send(file: Path, bucket: Bucket, key: str) -> FileDigest:
+    """Upload a file; the size and digest of what was sent."""
+    sent, digest = 0, blake3()
+    with file.open("rb") as content, bucket.writing(key, file.stat().st_size) as append:
+        while piece := content.read(_PIECE):
+            digest.update(piece)
+            append(piece)
+            sent += len(piece)
+    return FileDigest(sent, digest.hexdigest())
