@@ -1,8 +1,12 @@
 """A script as people start it with torchrun, unmodified, on real Ray: what it is told and keeps."""
 
 import io
+import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +16,13 @@ import pytest
 import torch
 import yaml
 
-from support.local_runs import Run
-from trainingrun.local.ray_nodes import LocalRay
-from trainingrun_protocol.contract import ContractTorchrun
-from trainingrun_protocol.progress import RecordKind
-from trainingrun_runtime.store import manifest, run_result, verification
+from support.local_runs import Run, two_workers
+from support.processes import wait_for
+from trainingrun.local.ray_nodes import LocalRay, Preemption
+from trainingrun_protocol.contract import ContractHang, ContractTorchrun
+from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
+from trainingrun_protocol.progress import RecordKind, RunState
+from trainingrun_runtime.store import kept_output, kept_stacks, manifest, run_result, verification
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +32,7 @@ FOLDER = "$(TRAININGRUN_CHECKPOINT_DIR)"
 
 
 class Started(Run):
-    """A run of a script that each rank starts; its nodes are those of the module's Ray."""
+    """A run of a script that each rank starts."""
 
     def __init__(self, ray: LocalRay, folder: Path, code: str, *arguments: str) -> None:
         self.folder = folder
@@ -48,10 +54,15 @@ class Started(Run):
                 continue
         return found
 
+    def lines(self, rank: int = 0) -> list[str]:
+        """What a rank has printed, as `trainingrun logs` reads it."""
+        parts = [p for p in kept_output.parts(self.bucket) if p.source.rank == rank]
+        return [line.text for line in kept_output.read(self.bucket, parts)]
+
     def begins(self) -> list[int]:
         """The first step of each start of rank 0."""
-        text = (self.folder / "driver.log").read_text()
-        return [int(step) for step in re.findall(r"rank 0 of \d+ begins with step (\d+)", text)]
+        found = (re.fullmatch(r"rank 0 of \d+ begins with step (\d+)", one) for one in self.lines())
+        return [int(match[1]) for match in found if match]
 
     def kept(self, name: str = "snapshot.pt") -> Any:
         """A file of the newest checkpoint, as `torch.load` reads it."""
@@ -60,6 +71,13 @@ class Started(Run):
         content = self.bucket.get(f"{newest.path}/{name}")
         assert content is not None
         return torch.load(io.BytesIO(content))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """Two nodes, whose processes' output is kept."""
+    with two_workers(tmp_path_factory.mktemp("ray"), uploads_output=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +145,148 @@ def test_a_killed_script_costs_the_steps_since_its_last_checkpoint_and_no_bit(
     kinds = [record.kind for record in progress.records]
     assert kinds.count(RecordKind.WORKER_LOST) == 1
     assert progress.world_size == 2
+
+
+def test_a_script_that_handles_sigterm_loses_no_step_by_a_notice(
+    a_run: Callable[..., Started], ray: LocalRay, sample: str, undisturbed: dict[str, Any]
+) -> None:
+    run = a_run(
+        sample, "--folder", FOLDER, "--steps", str(STEPS), "--save-every", "1000",
+        "--step-seconds", "0.2",
+    )  # fmt: skip
+    run.start()
+    wait_for(lambda: len(run.scripts()) == 2)
+    wait_for(lambda: run.begins() == [1])
+    preemption = Preemption(ray, 0)
+    preemption.poll(0)
+    run.wait_until(lambda progress: preemption.poll(0) or preemption.done)
+    assert run.wait() == 0, run.log()
+
+    assert_same(run.kept(), undisturbed)
+    saved = [int(m[1]) for line in run.lines() if (m := re.match(r"step (\d+): ", line))]
+    assert len(saved) == 2, "at the notice, and at the end"
+    assert run.begins() == [1, saved[0] + 1]
+    records = [record.kind for record in run.progress().records]
+    assert records.count(RecordKind.PREEMPTED) == 1
+    assert RecordKind.WORKER_LOST not in records
+
+
+def test_a_suspended_run_goes_on_with_another_number_of_ranks(
+    a_run: Callable[..., Started], sample: str
+) -> None:
+    run = a_run(
+        sample, "--folder", FOLDER, "--steps", str(STEPS), "--save-every", "1000",
+        "--step-seconds", "0.1",
+    )  # fmt: skip
+    run.start()
+    wait_for(lambda: run.begins() == [1])
+    run.suspend()
+    assert run.wait() == SUSPEND_EXIT_CODE, run.log()
+    assert run.progress().state is RunState.SUSPENDED
+    stopped = run.kept()["step"]
+    assert 0 < stopped < STEPS
+
+    run.contract = run.contract.model_copy(update={"attempt": 2, "workers": 1})
+    assert run.drive() == 0, run.log()
+    assert "rank 0 of 1 begins with step " + str(stopped + 1) in run.lines()
+    assert run.kept()["step"] == STEPS
+    assert [one.world_size for one in manifest.committed(run.bucket)] == [2, 1]
+
+
+def test_a_script_ends_with_the_process_of_its_rank(
+    a_run: Callable[..., Started], sample: str, undisturbed: dict[str, Any]
+) -> None:
+    run = a_run(sample, "--folder", FOLDER, "--steps", str(STEPS), "--step-seconds", "0.1")
+    run.start()
+    wait_for(lambda: run.begins() == [1])
+    before = run.scripts()
+    os.kill(run.training_process(), signal.SIGKILL)
+    wait_for(lambda: not any(one.is_running() for one in before.values()), 60)
+    wait_for(lambda: len(run.scripts()) == 2)
+    assert run.wait() == 0, run.log()
+    assert_same(run.kept(), undisturbed)
+    assert not run.scripts()
+
+
+def test_the_error_of_a_script_is_that_of_the_run(a_run: Callable[..., Started]) -> None:
+    run = a_run(
+        """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    raise ValueError("bad batch")
+dist.barrier()
+"""
+    )
+    assert run.drive() == 1, run.log()
+    progress = run.progress()
+    assert progress.state is RunState.FAILED
+    failure = progress.failure
+    assert failure is not None
+    assert failure.kind == "Application"
+    assert failure.rank == 1
+    assert failure.message == "rank 1 raised ValueError: bad batch (train.py:6)"
+    assert 'raise ValueError("bad batch")' in failure.traceback
+    assert not run.scripts()
+
+
+DESCRIBES = """
+import json, os, pathlib, sys
+names = sys.argv[1]
+pathlib.Path(names, os.environ["RANK"]).write_text(json.dumps({**os.environ, "TOLD": sys.argv[2:]}))
+"""
+
+
+def test_it_has_the_variables_of_torchrun_and_succeeds_without_a_checkpoint(
+    a_run: Callable[..., Started], tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    run = a_run(DESCRIBES, str(here), "--folder=$(TRAININGRUN_CHECKPOINT_DIR)/a", "$(NOTHING)")
+    assert run.drive() == 0, run.log()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    subprocess.run([*torchrun, run.folder / "train.py", there], check=True, capture_output=True)
+
+    found = [json.loads((here / str(rank)).read_text()) for rank in (0, 1)]
+    theirs = json.loads((there / "1").read_text())
+    ignored = {"TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"}
+    assert theirs.keys() - os.environ.keys() - ignored <= found[1].keys()
+    same = ("RANK", "WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
+    same += ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")
+    assert {name: found[1][name] for name in same} == {name: theirs[name] for name in same}
+    # One rank on each of two nodes.
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    assert [[one[name] for name in names] for one in found] == [
+        ["0", "1", "0", "2"],
+        ["0", "1", "1", "2"],
+    ]
+    folders = [one["TRAININGRUN_CHECKPOINT_DIR"] for one in found]
+    assert folders[0] != folders[1]
+    assert [one["TOLD"] for one in found] == [
+        [f"--folder={folder}/a", "$(NOTHING)"] for folder in folders
+    ]
+    result = run_result.read(run.bucket)
+    assert result is not None
+    assert result.checkpoint_uri is None
+
+
+def test_a_script_that_hangs_is_found_by_its_own_stack_and_replaced(
+    a_run: Callable[..., Started], sample: str, undisturbed: dict[str, Any]
+) -> None:
+    run = a_run(sample, "--folder", FOLDER, "--steps", str(STEPS), "--step-seconds", "0.1")
+    run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=25)})
+    run.start()
+    wait_for(lambda: run.begins() == [1])
+    run.scripts()[1].send_signal(signal.SIGSTOP)
+    assert run.wait() == 0, run.log()
+    assert_same(run.kept(), undisturbed)
+    hang = run.progress().hang
+    assert hang is not None
+    assert [(one.rank, one.where.startswith("stopped in ")) for one in hang.ranks if one.hangs] == [
+        (1, True)
+    ]
+    assert "(train.py:" in hang.message
+    (kept,) = kept_stacks.kept(run.bucket)
+    assert list(kept.ranks) == [0, 1]

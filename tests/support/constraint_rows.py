@@ -1,5 +1,6 @@
 """The table: for every constraint of the spec a value that is accepted and one that is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 from support.constraints import MISSING, Row
@@ -15,7 +16,7 @@ CORES = "must be a quantity of cores of at least 1m, such as 500m or 4"
 BYTES = "must be a quantity of bytes of at least 64Mi with its unit, such as 16Gi"
 SHARED = "must be a quantity of bytes of at least 1Mi, such as 8Gi"
 RUN_NAME = "must have at most 41 characters, begin with a lower-case letter"
-ONE_SOURCE = "set exactly one of training.function (module:function) and training.script"
+ONE_SOURCE = "set exactly one of training.function (module:function), training.script (a Ray Train"
 ENV_NAME = "must be letters, digits and underscores"
 LABEL_VALUE = "must be the value of a node label, such as NVIDIA-A100-SXM4-80GB"
 IMAGE = "must be the reference of an image, such as ghcr.io/acme/train:1.0"
@@ -185,6 +186,14 @@ def _of_pod_template(path: str) -> list[Row]:
     ]
 
 
+_CODE = {"configMap": "code"}
+
+
+def _started(path: str) -> str:
+    """Of a script that torchrun starts elsewhere."""
+    return path.replace("spec.training.script", "spec.training.torchrun.script")
+
+
 ROWS: list[Row] = [
     *by_rule(
         "metadata.name",
@@ -205,8 +214,13 @@ ROWS: list[Row] = [
     *by_rule(
         "spec.training",
         ONE_SOURCE,
-        [{"function": "a:b"}, {"script": {"configMap": "code"}}],
-        [{}, {"function": "a:b", "script": {"configMap": "code"}}],
+        [{"function": "a:b"}, {"script": _CODE}, {"torchrun": {"script": _CODE}}],
+        [
+            {},
+            {"function": "a:b", "script": _CODE},
+            {"script": _CODE, "torchrun": {"script": _CODE}},
+            {"function": "a:b", "script": _CODE, "torchrun": {"script": _CODE}},
+        ],
     ),
     *by_rule(
         "spec.training.script",
@@ -900,4 +914,24 @@ ROWS: list[Row] = [
         for action in ("Suspend", "Warn")
     ),
     *in_range("spec.ttlSecondsAfterFinished", 0, 31536000),
+]
+
+_STARTED = "spec.training.torchrun.script"
+ROWS += [
+    *(
+        replace(row, path=_started(row.path), at=_started(row.at))
+        for row in ROWS
+        if row.path.startswith("spec.training.script") and row.at != "spec.training"
+    ),
+    required(_STARTED, _CODE),
+    *by_rule(
+        f"{_STARTED}.path",
+        "is relative to training.code, which is not set; set it, or write the absolute path",
+        [
+            {"torchrun": {"script": {"path": "src/train.py"}}, "code": CODE},
+            {"torchrun": {"script": {"path": "/train.py"}}},
+        ],
+        [{"torchrun": {"script": {"path": "src/train.py"}}}],
+        "spec.training",
+    ),
 ]

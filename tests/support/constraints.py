@@ -33,6 +33,7 @@ MINIMAL: dict[str, Any] = {
 _PARAMETER = {"name": "lr", "values": [0.1]}
 PARENTS: Mapping[str, dict[str, Any]] = {
     "spec.training.script": {"configMap": "code"},
+    "spec.training.torchrun": {"script": {"configMap": "code"}},
     "spec.training.env[]": {"name": "A", "value": "1"},
     "spec.workers.accelerator": {"kind": "nvidia"},
     "spec.checkpoints.best": {"metric": "loss"},
@@ -92,7 +93,7 @@ def minimal_run(namespace: str, **spec: Any) -> dict[str, Any]:
 def manifest_with(path: str, value: Any) -> dict[str, Any]:
     """The smallest run, with one field set; its parents are made valid."""
     run = copy.deepcopy(MINIMAL)
-    if path.startswith("spec.training.script"):
+    if path.startswith(("spec.training.script", "spec.training.torchrun")):
         del run["spec"]["training"]["function"]
     place: dict[str, Any] = run
     sofar = ""

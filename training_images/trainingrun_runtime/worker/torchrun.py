@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 _TELL_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.1
 """Seconds between two looks at the script's process."""
+_LOOK_SHARE = 50.0
+"""How many times as long as a look through the folder takes until the next one: what this process
+does is not taken for work of the training."""
 _NO_LIMIT = str(2**31 - 1)
 """For a script that asks how often it may be started again: losses are not counted."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -204,6 +207,7 @@ class _Rank:
         self._ended: tuple[int, float] | None = None
         self._others: Mapping[int, tuple[int, float]] = {}  # how scripts of this pod have ended
         self._known: Any = None  # the folder as told last
+        self._next_look = 0.0
         self._asked = self._told_process = False
         self._uploads: _Upload | None = None
         self._tell()  # before the script begins: how the folder was
@@ -265,9 +269,11 @@ class _Rank:
 
     def _tell(self) -> Orders:
         state = None
-        if self._place.local_rank == 0:
+        if self._place.local_rank == 0 and time.monotonic() >= self._next_look:
+            began = time.monotonic()
             found = self._folder.state(self._others, len(self._place.beside), time.time())
             state, self._known = (found if found != self._known else None), found
+            self._next_look = began + _LOOK_SHARE * (time.monotonic() - began)
         uploaded = self._uploads.result() if self._uploads is not None else None
         if uploaded is not None:
             self._uploads = None
@@ -278,7 +284,8 @@ class _Rank:
             self._worker.group, self._worker.rank, told
         )
         orders: Orders = ray.get(call)
-        self._others = orders.ended
+        if orders.ended != self._others:
+            self._others, self._next_look = orders.ended, 0.0
         if orders.save is not None and self._uploads is None:
             self._uploads = _Upload(self._worker, self._folder, orders.save)
         return orders
