@@ -51,8 +51,9 @@ _TELL_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.1
 """Seconds between two looks at the script's process."""
 _LOOK_SHARE = 50.0
-"""How many times as long as a look through the folder takes until the next one: what this process
-does is not taken for work of the training."""
+"""How many times the CPU time of a look through the folder passes until the next one: what this
+process does is not taken for work of the training."""
+_LONGEST_PAUSE_S = 10.0
 _NO_LIMIT = str(2**31 - 1)
 """For a script that asks how often it may be started again: losses are not counted."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -270,10 +271,11 @@ class _Rank:
     def _tell(self) -> Orders:
         state = None
         if self._place.local_rank == 0 and time.monotonic() >= self._next_look:
-            began = time.monotonic()
+            before_s = time.thread_time()
             found = self._folder.state(self._others, len(self._place.beside), time.time())
             state, self._known = (found if found != self._known else None), found
-            self._next_look = began + _LOOK_SHARE * (time.monotonic() - began)
+            pause_s = _LOOK_SHARE * (time.thread_time() - before_s)
+            self._next_look = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
         uploaded = self._uploads.result() if self._uploads is not None else None
         if uploaded is not None:
             self._uploads = None
