@@ -24,8 +24,6 @@ from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import RecordKind, RunState
 from trainingrun_runtime.store import kept_output, kept_stacks, manifest, run_result, verification
 
-pytestmark = pytest.mark.slow
-
 SAMPLE = Path(__file__).parents[2] / "manifests/samples/torchrun.yaml"
 STEPS = 100
 FOLDER = "$(TRAININGRUN_CHECKPOINT_DIR)"
@@ -147,6 +145,7 @@ def test_a_killed_script_costs_the_steps_since_its_last_checkpoint_and_no_bit(
     assert progress.world_size == 2
 
 
+@pytest.mark.slow
 def test_a_script_that_handles_sigterm_loses_no_step_by_a_notice(
     a_run: Callable[..., Started], ray: LocalRay, sample: str, undisturbed: dict[str, Any]
 ) -> None:
@@ -171,6 +170,7 @@ def test_a_script_that_handles_sigterm_loses_no_step_by_a_notice(
     assert RecordKind.WORKER_LOST not in records
 
 
+@pytest.mark.slow
 def test_a_suspended_run_goes_on_with_another_number_of_ranks(
     a_run: Callable[..., Started], sample: str
 ) -> None:
@@ -193,6 +193,7 @@ def test_a_suspended_run_goes_on_with_another_number_of_ranks(
     assert [one.world_size for one in manifest.committed(run.bucket)] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_script_ends_with_the_process_of_its_rank(
     a_run: Callable[..., Started], sample: str, undisturbed: dict[str, Any]
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_script_ends_with_the_process_of_its_rank(
     assert not run.scripts()
 
 
+@pytest.mark.slow
 def test_the_error_of_a_script_is_that_of_the_run(a_run: Callable[..., Started]) -> None:
     run = a_run(
         """
@@ -238,6 +240,7 @@ pathlib.Path(names, os.environ["RANK"]).write_text(json.dumps({**os.environ, "TO
 """
 
 
+@pytest.mark.slow
 def test_it_has_the_variables_of_torchrun_and_succeeds_without_a_checkpoint(
     a_run: Callable[..., Started], tmp_path: Path
 ) -> None:
@@ -251,7 +254,9 @@ def test_it_has_the_variables_of_torchrun_and_succeeds_without_a_checkpoint(
 
     found = [json.loads((here / str(rank)).read_text()) for rank in (0, 1)]
     theirs = json.loads((there / "1").read_text())
-    ignored = {"TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"}
+    # Of its agent, and of the terminal that it prints to.
+    ignored = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "LINES", "COLUMNS"}
+    ignored.add("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING")
     assert theirs.keys() - os.environ.keys() - ignored <= found[1].keys()
     same = ("RANK", "WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
     same += ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")
@@ -272,6 +277,7 @@ def test_it_has_the_variables_of_torchrun_and_succeeds_without_a_checkpoint(
     assert result.checkpoint_uri is None
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_found_by_its_own_stack_and_replaced(
     a_run: Callable[..., Started], sample: str, undisturbed: dict[str, Any]
 ) -> None:
