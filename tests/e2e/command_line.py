@@ -21,10 +21,11 @@ def started(
     """`trainingrun <words>` in the namespace of `kubectl`, as a process that has begun. It is ended
     with the block, if it is there still.
     """
-    name, *rest = words
+    own = words.index("--") if "--" in words else len(words)
+    all_words = (*words[:own], f"--namespace={kubectl.namespace}", *words[own:])
     roots = os.pathsep.join(str(ROOT / root) for root in ("operator", "training_images"))
     process = subprocess.Popen(
-        [sys.executable, "-c", _ENTRY, name, f"--namespace={kubectl.namespace}", *rest],
+        [sys.executable, "-c", _ENTRY, *all_words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": roots, "KUBECONFIG": str(kubectl.kubeconfig), **env},
         stdin=subprocess.DEVNULL,
