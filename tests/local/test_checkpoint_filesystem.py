@@ -139,6 +139,9 @@ def test_a_forked_process_that_would_wait_for_ever_says_so(bucket: Bucket) -> No
     bucket.put("checkpoints/one/weights", b"weights")
     filesystem, root = as_pyarrow(bucket)
     said = read_in_forked(filesystem, f"{root}/checkpoints/one/weights")
+    if bucket.root.startswith("pvc:"):
+        assert said == "weights", "a mount has no client"
+        return
     assert "start it by spawn or forkserver" in said
 
 

@@ -68,7 +68,7 @@ def test_what_the_bucket_did_not_take_is_written_by_the_next_call(
         raise StorageError("it does not answer")
 
     with monkeypatch.context() as outage:
-        outage.setattr(Bucket, "upload", refuse)
+        outage.setattr(type(bucket), "upload", refuse)
         for _ in range(3):
             with pytest.raises(StorageError):
                 driver.writer.write()

@@ -178,7 +178,8 @@ def pruned(source: Bucket, gone: Manifest, folder: Path, step: int) -> Callable[
 @pytest.fixture
 def live(source: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def make(*events: Callable[[], None], before_a_manifest_is_read: Any = None) -> None:
-        bucket = Live(source, *events)
+        # Of the same store: a claim has files of its own.
+        bucket = type("Live", (Live, type(source)), {})(source, *events)
         if before_a_manifest_is_read is not None:
             bucket.__dict__["before a manifest is read"] = before_a_manifest_is_read
         monkeypatch.setattr(restore_source, "folder", lambda _: bucket)

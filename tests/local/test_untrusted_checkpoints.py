@@ -112,7 +112,7 @@ def test_a_key_that_leads_out_of_the_folder_is_never_downloaded(
     assert (tmp_path / "a" / "escaped").exists(), "Ray itself follows such a key"
 
     listed, escaping = bucket.list, Entry(f"{FOLDER}/../../escaped", len(b"anything"))
-    monkeypatch.setattr(Bucket, "list", lambda _, prefix="": [*listed(prefix), escaping])
+    monkeypatch.setattr(type(bucket), "list", lambda _, prefix="": [*listed(prefix), escaping])
     guarded = tmp_path / "c" / "d" / "guarded"
     assert restored(bucket, saved, guarded) == FILES
     assert not (tmp_path / "c" / "escaped").exists()
@@ -210,9 +210,11 @@ def test_an_object_too_large_for_a_manifest_is_not_even_read(
     monkeypatch.setattr(manifest, "LARGEST", 1000)
     key = "manifests/000001-000002.json"
     bucket.put(key, b" " * 1001)
-    get = Bucket.get
+    get = type(bucket).get
     read: list[str] = []
-    monkeypatch.setattr(Bucket, "get", lambda self, name: read.append(name) or get(self, name))
+    monkeypatch.setattr(
+        type(bucket), "get", lambda self, name: read.append(name) or get(self, name)
+    )
     found, skipped = newest_intact(bucket)
     assert found == saved
     assert f"{key} cannot be read: it has 1001 bytes" in skipped[0].reason
