@@ -105,6 +105,7 @@ def test_what_was_not_written_to_its_end_leaves_no_parts(s3: S3Server) -> None:
     assert not parts()
 
 
+@pytest.mark.parametrize("bucket", ["s3", "file"], indirect=True)  # a claim has no parts
 def test_a_large_file_has_fewer_parts_than_a_store_takes(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
