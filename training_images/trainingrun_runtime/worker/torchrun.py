@@ -38,7 +38,7 @@ from ..data import kept_batch
 from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Suspended
 from ..ray_internals import nodes, training
 from ..state_directory import state_directory
-from .script_folder import FOLDER, ScriptFolder
+from .script_folder import FOLDER, SETTLED_S, ScriptFolder
 from .script_process import ScriptProcess
 from .worker import Worker, this_worker
 
@@ -259,6 +259,13 @@ class _Rank:
             BaseException: it has failed.
         """
         self._ended = (code, time.time())
+        if self._asked and code:
+            log.warning(
+                "the script ended with %s after SIGTERM and not with 0, so what it has written in "
+                "the %g s before is in no checkpoint",
+                signal.Signals(-code).name if code < 0 else code,
+                SETTLED_S,
+            )
         if code == 0 or self._asked:
             return
         if code > 0:
