@@ -98,6 +98,32 @@ def test_sigterm_is_the_scripts_own(start: Callable[[str], ScriptProcess], tmp_p
     assert script.poll() == 5
 
 
+def test_a_script_that_ends_is_not_ended_by_the_sigterm_that_it_handles(
+    start: Callable[[str], ScriptProcess], tmp_path: Path
+) -> None:
+    """Python has removed its handlers while it deletes modules, for most of a second with PyTorch.
+
+    Another rank was asked to end first, and this one ends with it before it is asked itself.
+    """
+    script = start(
+        f"""
+        import signal, time
+        from pathlib import Path
+        class Module:
+            def __del__(self, path=Path, sleep=time.sleep):
+                path("finalizing").touch()
+                sleep(1)
+        module = Module()
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        time.sleep({5 * script_keeper.LOOK_S})  # it trains
+        """
+    )
+    wait_for(lambda: (tmp_path / "finalizing").exists(), 30)
+    script.terminate()
+    wait_for(lambda: script.poll() is not None, 30)
+    assert script.poll() == 0
+
+
 @pytest.mark.parametrize("ignores", [False, True])
 def test_all_that_it_has_started_ends_with_it(
     start: Callable[[str], ScriptProcess], tmp_path: Path, ignores: bool

@@ -4,11 +4,17 @@ It is the parent of a script that a rank starts. It ends with the command's own 
 hands SIGTERM on to it, and ends it once its standard input is closed, as by the end of the rank's
 process, however that ends: first by SIGTERM, then, with all that it has started, by SIGKILL. It
 imports nothing but Python's own modules.
+
+A script that handles SIGTERM is not sent one once its handler is gone: Python removes handlers
+before it deletes modules (`Py_FinalizeEx`), which with PyTorch takes most of a second. Ranks are
+asked to end up to a second apart, and the first of them has all end after the same step: a SIGTERM
+in that second would end a rank that has written its checkpoint with a signal instead of with 0.
 """
 
 import ctypes
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -22,6 +28,8 @@ END_S = 3.0
 """Seconds after SIGTERM in which the command may end by itself."""
 _KILLING_S = 5.0
 """Seconds in which what was killed is gone."""
+LOOK_S = 0.2
+"""Seconds between two looks whether the command handles SIGTERM."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
@@ -32,10 +40,13 @@ def main() -> None:
     """Run the command of the command line; ends as it does."""
     asked: list[int] = []
     child: subprocess.Popen[bytes] | None = None
+    handled = threading.Event()  # a handler was there
 
     def hand_on(number: int, _: FrameType | None) -> None:
         asked.append(number)
         if child is not None and child.returncode is None:
+            if handled.is_set() and not _handles_sigterm(child.pid):
+                return
             child.send_signal(number)
 
     signal.signal(signal.SIGTERM, hand_on)
@@ -49,7 +60,7 @@ def main() -> None:
     )
     if asked:
         child.send_signal(signal.SIGTERM)
-    threading.Thread(target=_end_with_rank, args=(child,), daemon=True).start()
+    threading.Thread(target=_end_with_rank, args=(child, handled), daemon=True).start()
     code = child.wait()
     _kill_all(child.pid)
     with suppress(ChildProcessError):  # until none is left, so that none stays as a zombie
@@ -74,9 +85,19 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def _end_with_rank(child: "subprocess.Popen[bytes]") -> None:
-    while os.read(0, 1):  # nothing is written: it returns at the end
-        pass
+def _handles_sigterm(pid: int) -> bool:
+    """Whether it has a handler now; on other systems than Linux never."""
+    with suppress(OSError, ValueError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def _end_with_rank(child: "subprocess.Popen[bytes]", handled: threading.Event) -> None:
+    while not select.select([0], [], [], LOOK_S)[0]:  # nothing is written: it is closed at the end
+        if not handled.is_set() and _handles_sigterm(child.pid):
+            handled.set()
     child.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + END_S
     while child.returncode is None and time.monotonic() < deadline:

@@ -263,7 +263,7 @@ class _Rank:
             log.warning(
                 "the script ended with %s after SIGTERM and not with 0, so what it has written in "
                 "the %g s before is in no checkpoint",
-                signal.Signals(-code).name if code < 0 else code,
+                _signal_name(-code) if code < 0 else code,
                 SETTLED_S,
             )
         if code == 0 or self._asked:
@@ -271,7 +271,7 @@ class _Rank:
         if code > 0:
             raise self._script.error(code)
         # As with a rank whose own process a signal ends: a rank is lost, whoever has sent it.
-        print(f"the script was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
+        print(f"the script was ended by {_signal_name(-code)}", file=sys.stderr, flush=True)
         self._script.end()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -333,6 +333,12 @@ class _Rank:
             raise Suspended("suspended; the scripts have ended")
         preempted = Preempted if notice is None else OwnPodPreempted
         raise preempted("a pod is preempted; the scripts have ended")
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):  # of those for real time, the first and the last have one
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _path(worker: Worker, number: int) -> str:
