@@ -16,6 +16,7 @@
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
 # make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet, ten minutes of make chaos
 # make chaos     every scenario of tests/chaos at random times, on a kind cluster: three hours (CHAOS_SEED=… CHAOS_MINUTES=60 CHAOS_ONLY=text)
+# make docs      the documents as a site, in build/site; every link is checked
 # make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part); writes docs/benchmarks.md
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
@@ -43,7 +44,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench docs lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -200,9 +201,18 @@ ONLY ?=
 bench: venv
 	$(BIN)/python tests/benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
+DOCS_VENV := .venv-docs
+docs: $(DOCS_VENV)/.installed
+	$(DOCS_VENV)/bin/python .ci/site.py
+
+$(DOCS_VENV)/.installed: .ci/docs.lock
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --require-hashes --no-deps --requirement .ci/docs.lock
+	@touch $@
+
 # The pin is what development uses; the library itself takes any torch from pyproject.toml's range.
 lock: venv
 	$(BIN)/python .ci/lock.py '$(TORCH)'
 
 clean:
-	rm -rf $(VENV) .venv-ray-* .venv-frameworks build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-ray-* .venv-frameworks .venv-docs build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

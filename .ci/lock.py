@@ -38,6 +38,8 @@ does not have without it."""
 FRAMEWORK_LOCK = "training_images/frameworks/{extra}.lock"
 BUILD_LOCK = ".ci/build.lock"
 """What builds the wheel."""
+DOCS_LOCK = ".ci/docs.lock"
+"""What makes the documents a site: the successor of Material for MkDocs, which ends in May 2027."""
 
 HEADER = """\
 # {what}, with the SHA-256 of every file of each release: `pip install --require-hashes --no-deps`.
@@ -67,6 +69,7 @@ def main() -> None:
         )
     build = "\n".join(PROJECT["build-system"]["requires"])
     _write(BUILD_LOCK, "What builds the wheel", ["-"], constraints, build)
+    _write(DOCS_LOCK, "What makes the site of the documents", ["-"], constraints, "zensical")
 
 
 def _write(
