@@ -36,6 +36,7 @@ from .committer import Committer
 from .failure_policy import AttemptPolicy
 from .growth import Growth
 from .report_callback import CoordinatorReports
+from .silent_nodes import SilentNodes
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +201,7 @@ class Trainers:
                     prestarts=self._contract.trial is None,
                 ),
                 RankEnvironments(self._contract),
+                SilentNodes(),
             ],
             worker_runtime_env={**own, "env_vars": environment},
         )

@@ -46,6 +46,11 @@ PARAMETERS: dict[tuple[str, str], str] = {
     ): "self",
     (_CALLBACK, "WorkerGroupCallback.before_worker_group_start"): "self, worker_group_context",
     (_CALLBACK, "WorkerGroupCallback.after_worker_group_start"): "self, worker_group",
+    (_CALLBACK, "WorkerGroupCallback.before_worker_group_shutdown"): "self, worker_group",
+    (
+        _CALLBACK,
+        "ControllerCallback.on_controller_start_worker_group",
+    ): "self, scaling_config, num_workers",
     (
         f"{_EXECUTION}.worker_group.execution_group",
         "ExecutionGroup.execute",
@@ -92,6 +97,8 @@ FIELDS: dict[tuple[str, str], frozenset[str]] = {
     (_CONTEXT, "TrainRunContext"): frozenset(
         {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}
     ),
+    (f"{_EXECUTION}.worker_group.worker", "Worker"): frozenset({"actor", "metadata"}),
+    (f"{_EXECUTION}.worker_group.worker", "ActorMetadata"): frozenset({"node_id"}),
     (_SCALING, "ResizeDecision"): frozenset({"num_workers", "resources_per_worker"}),
     (_PREEMPTION, "PreemptionInfo"): frozenset({"deadline_ms"}),
     (_PREEMPTION, "PreemptionContext"): frozenset({"preemption_info"}),

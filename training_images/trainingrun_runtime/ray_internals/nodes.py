@@ -4,11 +4,22 @@ Read for ray 2.58-2.60: `ray/scripts/scripts.py` (`ray drain-node`). Imports no 
 takes a second.
 """
 
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
+
+ANSWER_S = 1.0
+"""Seconds in which a raylet takes a connection: the kernel does, also of a busy one."""
+SILENT_S = 30.0
+"""Seconds for which a node counts as silent; Ray knows sooner that it is dead."""
+_AT_ONCE = 64
+
+_silent: dict[str, float] = {}
+"""When nodes were found silent, in seconds of a monotonic clock; of Ray's controller's process."""
 
 
 def drain_own_node(message: str, deadline: float) -> None:
@@ -31,6 +42,32 @@ def drain_own_node(message: str, deadline: float) -> None:
 def dead_nodes() -> set[str]:
     """Ids of the Ray nodes that Ray counts as dead."""
     return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+
+
+def find_silent(among: Collection[str]) -> set[str]:
+    """Those of these nodes that Ray counts as alive and whose raylet takes no connection."""
+    living = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] in among]
+    if not living:
+        return set()
+    with ThreadPoolExecutor(min(len(living), _AT_ONCE)) as pool:
+        answers = list(pool.map(_answers, living))
+    found = {node["NodeID"] for node, answer in zip(living, answers, strict=True) if not answer}
+    _silent.update(dict.fromkeys(found, time.monotonic()))
+    return found
+
+
+def silent() -> set[str]:
+    """Nodes that `find_silent` has found not long ago."""
+    return {node for node, at in _silent.items() if time.monotonic() - at < SILENT_S}
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    try:
+        place = (node["NodeManagerAddress"], int(node["NodeManagerPort"]))
+        socket.create_connection(place, ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def address_of(node_id: str) -> str:
@@ -60,12 +97,12 @@ def usable_with(resource: str) -> frozenset[str]:
 def room_for(each: Mapping[str, float]) -> dict[str, int]:
     """How many workers the living nodes have room for, in use or not, by the raylet's address.
 
-    Nodes without room, and those that are being drained, are left out.
+    Nodes without room, those that are being drained and those that are silent are left out.
 
     Args:
         each: resources of a worker.
     """
-    draining = ray._private.state.state.get_draining_nodes()
+    without = {*ray._private.state.state.get_draining_nodes(), *silent()}
     found = {
         _address(node): min(
             # Of 1 there are ten times 0.1, though not to floating-point numbers.
@@ -73,7 +110,7 @@ def room_for(each: Mapping[str, float]) -> dict[str, int]:
             default=0,
         )
         for node in ray.nodes()
-        if node["Alive"] and node["NodeID"] not in draining
+        if node["Alive"] and node["NodeID"] not in without
     }
     return {address: room for address, room in found.items() if room}
 

@@ -1,0 +1,48 @@
+"""Nodes that have died without Ray's knowing it yet: no time is lost on them.
+
+Ray counts a node as dead once its health checks have failed, for up to 12 s. Until then the end of
+a worker group waits 5 s for each lost rank's answer, and the next group may be placed on that node.
+A rank that is lost is the first sign of a dead node; that its raylet takes no connection is the
+second one. No process is ended for it that the end of its group would not end.
+
+Read for ray 2.58-2.60: `_shutdown_workers` in
+`ray/train/v2/_internal/execution/worker_group/state.py`, `_start_worker_group` in
+`.../controller/controller.py`.
+"""
+
+import logging
+from typing import Any
+
+import ray
+
+from ..error_text import first_line
+from ..ray_internals import nodes
+from ..ray_internals.training import ControllerCallback, WorkerGroupCallback
+
+log = logging.getLogger(__name__)
+
+
+class SilentNodes(WorkerGroupCallback, ControllerCallback):
+    """Called by Ray's controller at the end of a worker group and before the next one."""
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        """End the ranks of silent nodes, so that Ray's controller does not wait for them."""
+        try:
+            workers = worker_group.get_workers()
+            silent = nodes.find_silent({worker.metadata.node_id for worker in workers})
+            for worker in workers:
+                if worker.metadata.node_id in silent:
+                    ray.kill(worker.actor)
+        except ray.exceptions.RayError as error:  # it costs time alone
+            log.warning("nodes that do not answer are waited for: %s", first_line(error))
+
+    def on_controller_start_worker_group(
+        self, *, scaling_config: Any, num_workers: int
+    ) -> dict[str, str] | None:
+        """Where other nodes have room, the next worker group is placed on them."""
+        silent = nodes.silent()
+        room = nodes.room_for(scaling_config._resources_per_worker_not_none)
+        if not silent or sum(room.values()) < num_workers:
+            return None
+        log.info("the next worker group is not placed on %d nodes that do not answer", len(silent))
+        return {"ray.io/node-id": f"!in({','.join(sorted(silent))})"}
