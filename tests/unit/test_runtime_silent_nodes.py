@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.train.v2._internal.execution.worker_group.state import WorkerGroupContext
 
 from trainingrun_runtime.driver.silent_nodes import SilentNodes
 from trainingrun_runtime.ray_internals import nodes
@@ -56,7 +57,7 @@ def group(*on: str) -> Any:
 
 
 def selector(workers: int) -> dict[str, str] | None:
-    scaling = SimpleNamespace(_resources_per_worker_not_none=WORKER)
+    scaling = SimpleNamespace(_resources_per_worker_not_none=WORKER, use_tpu=False)
     return SilentNodes().on_controller_start_worker_group(
         scaling_config=scaling, num_workers=workers
     )
@@ -80,6 +81,26 @@ def test_the_next_group_is_placed_elsewhere_where_there_is_room(killed: list[str
     assert selector(2) == {"ray.io/node-id": "!in(silent)"}
     assert selector(3) is None, "Ray waits for a node, as it would without this"
     assert sum(nodes.room_for(WORKER).values()) == 2, "so an elastic group has no worker there"
+
+
+def test_the_training_function_is_fetched_anew_where_a_node_is_silent(killed: list[str]) -> None:
+    put: list[str] = []
+
+    class Stored:
+        def __init__(self, function: str) -> None:
+            put.append(function)
+
+        def get(self) -> str:
+            return put[0]
+
+    first = Stored("function")
+    context = WorkerGroupContext("a", first, 2, WORKER)
+    SilentNodes().before_worker_group_start(context)
+    assert context.train_fn_ref is first
+    SilentNodes().before_worker_group_shutdown(group("silent"))
+    SilentNodes().before_worker_group_start(context)
+    assert context.train_fn_ref is not first
+    assert put == ["function", "function"]
 
 
 def test_it_is_used_again_after_a_while(killed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """Nodes that have died without Ray's knowing it yet: no time is lost on them.
 
 Ray counts a node as dead once its health checks have failed, for up to 12 s. Until then the end of
-a worker group waits 5 s for each lost rank's answer, and the next group may be placed on that node.
+a worker group waits 5 s for each lost rank's answer, the next group may be placed on that node, and
+a rank of it may ask that node for 10 s for its copy of the training function.
 A rank that is lost is the first sign of a dead node; that its raylet takes no connection is the
 second one. No process is ended for it that the end of its group would not end.
 
 Read for ray 2.58-2.60: `_shutdown_workers` in
 `ray/train/v2/_internal/execution/worker_group/state.py`, `_start_worker_group` in
-`.../controller/controller.py`.
+`.../controller/controller.py`, `ObjectRefWrapper` in `ray/train/v2/_internal/util.py`.
 """
 
 import logging
@@ -40,9 +41,18 @@ class SilentNodes(WorkerGroupCallback, ControllerCallback):
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
         """Where other nodes have room, the next worker group is placed on them."""
+        if scaling_config.use_tpu:  # a slice is taken whole
+            return None
         silent = nodes.silent()
         room = nodes.room_for(scaling_config._resources_per_worker_not_none)
         if not silent or sum(room.values()) < num_workers:
             return None
         log.info("the next worker group is not placed on %d nodes that do not answer", len(silent))
         return {"ray.io/node-id": f"!in({','.join(sorted(silent))})"}
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        """Where a node is silent, have the ranks fetch the training function from this node."""
+        if nodes.silent():
+            function = worker_group_context.train_fn_ref
+            # The context is frozen, and the controller makes a new one for each worker group.
+            object.__setattr__(worker_group_context, "train_fn_ref", type(function)(function.get()))

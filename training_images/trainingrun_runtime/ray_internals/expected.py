@@ -55,6 +55,8 @@ PARAMETERS: dict[tuple[str, str], str] = {
         f"{_EXECUTION}.worker_group.execution_group",
         "ExecutionGroup.execute",
     ): "self, fn, fn_args, fn_kwargs",
+    ("ray.train.v2._internal.util", "ObjectRefWrapper.__init__"): "self, obj",
+    ("ray.train.v2._internal.util", "ObjectRefWrapper.get"): "self",
     (_FAILURES, "FailurePolicy.make_decision"): "self, training_failed_error",
     (_FAILURES, "FailurePolicy.__init__"): "self, failure_config",
     (_SCALING, "FixedScalingPolicy.__init__"): "self, scaling_config",
@@ -97,6 +99,7 @@ FIELDS: dict[tuple[str, str], frozenset[str]] = {
     (_CONTEXT, "TrainRunContext"): frozenset(
         {"run_config", "train_loop_config", "scaling_config", "backend_config", "dataset_config"}
     ),
+    (f"{_EXECUTION}.worker_group.state", "WorkerGroupContext"): frozenset({"train_fn_ref"}),
     (f"{_EXECUTION}.worker_group.worker", "Worker"): frozenset({"actor", "metadata"}),
     (f"{_EXECUTION}.worker_group.worker", "ActorMetadata"): frozenset({"node_id"}),
     (_SCALING, "ResizeDecision"): frozenset({"num_workers", "resources_per_worker"}),
