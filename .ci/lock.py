@@ -25,6 +25,7 @@ LOCKS = {
 FRAMEWORKS = (
     "lightning",
     "transformers",
+    "peft",
     "accelerate",
     "xgboost",
     "lightgbm",

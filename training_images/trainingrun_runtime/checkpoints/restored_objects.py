@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from . import gradients
+from . import adapters, gradients
+from .adapters import Adapters
 from .encoding import NotSavable
 from .sharded_state import Encoded, entries
 from .stateful_objects import Stateful, generator_of, parameters_of
@@ -22,6 +23,7 @@ _REASON = 200
 """Characters of PyTorch's own text in an error."""
 _GRADIENTS = "gradients"
 _TYPE = "type"
+_FROZEN = "frozen"
 
 
 def notes(thing: Stateful, present: Any = None) -> dict[str, Any]:
@@ -34,6 +36,8 @@ def notes(thing: Stateful, present: Any = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not isinstance(thing, torch.nn.Module):
         found[_TYPE] = _type_of(thing)
+    if isinstance(thing, Adapters):
+        found[_FROZEN] = thing.frozen
     if isinstance(thing, Optimizer):
         found[_GRADIENTS] = gradients.present(thing) if present is None else present
     return found
@@ -89,7 +93,7 @@ def require_own_memory(name: str, thing: Stateful, state: Encoded) -> None:
 def require_same_types(
     objects: Mapping[str, Stateful], noted: Mapping[str, Mapping[str, Any]], step: int
 ) -> None:
-    """Make sure that no object gets the state of one of another type.
+    """Make sure that no object gets the state of one of another type, nor of another frozen model.
 
     Of a model the layers are compared instead, when it is restored.
 
@@ -99,9 +103,17 @@ def require_same_types(
         step: of the checkpoint.
 
     Raises:
-        ValueError: one of them has another type.
+        ValueError: one of them has another type, or adapters were trained with another model.
     """
     for name, thing in objects.items():
+        if isinstance(thing, Adapters):
+            other = adapters.other_base(noted.get(name, {}).get(_FROZEN, {}), thing.frozen)
+            if other is not None:
+                raise ValueError(
+                    f"the checkpoint of step {step} does not fit {name} (its adapters were trained "
+                    f"with another {other}); make the model below them from the same weights, in "
+                    "the same dtype and with the same lora_alpha as then, or begin a new run"
+                )
         saved = noted.get(name, {}).get(_TYPE)
         if saved is None or isinstance(thing, torch.nn.Module) or saved == _type_of(thing):
             continue

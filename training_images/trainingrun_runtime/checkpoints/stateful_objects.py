@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 
+from .adapters import Adapters, has_adapters
 from .sharded_state import is_sharded
 
 _DEEPSPEED = "DeepSpeed"
@@ -116,7 +117,7 @@ def restorable(objects: Mapping[str, Any]) -> dict[str, Stateful]:
 
 
 def bare(thing: Any) -> Any:
-    """Without the wrappers of data parallelism and `torch.compile`.
+    """Without the wrappers of data parallelism and `torch.compile`; of PEFT what is trained.
 
     A checkpoint then fits any number of workers, compiled or not.
     """
@@ -126,7 +127,7 @@ def bare(thing: Any) -> Any:
         elif type(thing).__name__ == "OptimizedModule" and hasattr(thing, "_orig_mod"):
             thing = thing._orig_mod
         else:
-            return thing
+            return Adapters(thing) if has_adapters(thing) else thing
 
 
 def replicated(thing: Any) -> bool:

@@ -31,6 +31,7 @@ _PACKAGES = {
     "Ray": "ray",
     "trainingrun": "trainingrun",
     "Transformers": "transformers",
+    "PEFT": "peft",
     "Accelerate": "accelerate",
     "DeepSpeed": "deepspeed",
     "Lightning": "lightning",
