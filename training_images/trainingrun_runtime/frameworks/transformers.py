@@ -17,6 +17,7 @@ from transformers.trainer_callback import ExportableState, TrainerControl
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
+from ..worker.worker import this_worker
 from .driven_loop import DrivenLoop, refuse_other_numbers
 
 _RESTORED = "a checkpoint of the session"
@@ -27,8 +28,10 @@ def prepare_trainer(trainer: Trainer, *, seed: int | None = None) -> Trainer:
     """Have a trainer restore, and make checkpoints when they are due and on a preemption notice.
 
     A checkpoint holds the model, the optimizer, the learning rate scheduler, how far the trainer
-    is, and the states of its callbacks; not the history of its logs. A step is one of the
-    optimizer. The batches of the epoch under way that were trained on are left out.
+    is, and the states of its callbacks; not the history of its logs. Of a model of PEFT it holds
+    what is trained, and not the frozen model. A step is one of the optimizer. The batches of the
+    epoch under way that were trained on are left out. What an evaluation measures is of its step
+    alone; a step of which it measures the metric of `checkpoints.best` is saved.
 
     Args:
         trainer: it is changed, and its `session` is there once it trains.
@@ -115,16 +118,33 @@ class _Hooks(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._metrics: dict[str, Any] = {}
+        self._evaluated: set[str] = set()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The former step is over, with what followed it."""
         self._trainer._loop.begin_step(self._trainer._epoch)
+        if self._evaluated:
+            # Other weights, which are not known to be as good.
+            for name in self._evaluated:
+                self._metrics.pop(name, None)
+            self._evaluated.clear()
+            self._trainer.session.report(**self._metrics)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """New metrics."""
         self._metrics |= {name: v for name, v in (logs or {}).items() if isinstance(v, Number)}
         if self._trainer.session is not None:
             self._trainer.session.report(**self._metrics)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
+        """The metrics of an evaluation, after `on_log`."""
+        self._evaluated |= set(metrics or {}) - {"epoch"}
+        needed = self._evaluated.intersection(this_worker().needed_metrics)
+        # After the training the state in which it ends is saved in any case.
+        if needed and self._trainer.is_in_train:
+            self._trainer.session.save()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """All steps are done."""
