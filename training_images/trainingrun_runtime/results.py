@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from trainingrun_protocol.progress import ProgressResult, SweepTable
 
 from .checkpoints.downloads import Fetched
-from .store import lease, manifest, retention, run_result, verification
+from .store import lease, manifest, retention, run_result, run_settings, verification
 from .store.bucket import Bucket
 from .store.manifest import CHECKPOINTS, Manifest
 from .sweep import record
@@ -122,6 +122,15 @@ class Results:
     def result(self) -> ProgressResult | None:
         """Final metrics, and URIs of the last and the best checkpoint; none: it is not done."""
         return run_result.read(self._bucket)
+
+    @cached_property
+    def config(self) -> dict[str, str] | None:
+        """`training.config` of the newest driver, without secrets; none: it is not known.
+
+        The values are texts, those that were none as JSON; nested names are joined by dots.
+        """
+        found = run_settings.newest(self._bucket)
+        return found.config if found is not None else None
 
     @cached_property
     def _committed(self) -> list[Manifest]:

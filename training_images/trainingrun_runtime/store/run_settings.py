@@ -1,6 +1,6 @@
 """`settings/<fencing token>.json`: what each driver of a run has begun with, in the bucket.
 
-Two runs, or two attempts, are told apart by it. It is for people: nothing is decided by it.
+Two runs, or two attempts, are told apart by it. It is for people: no run decides anything by it.
 """
 
 import json
