@@ -1,6 +1,7 @@
 """The frameworks' samples are true: their functions are there and take their config."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ def test_a_samples_function_exists_and_knows_every_key_of_its_config(file: Path)
     example.Config(**training.config)
 
 
-def test_each_framework_has_a_sample_and_a_lock() -> None:
+@pytest.mark.parametrize("file", FUNCTIONS, ids=lambda file: file.stem)
+def test_a_sample_s_image_is_one_that_can_be_made(file: Path) -> None:
     locks = Path(__file__).parents[2] / "training_images" / "frameworks"
-    assert {file.stem for file in FUNCTIONS} <= {file.stem for file in locks.glob("*.lock")}
+    command = r"^# The image has the framework: make images EXTRAS=(\w+) TRAINING_IMAGE=(\S+)$"
+    ((extra, image),) = re.findall(command, file.read_text(), re.MULTILINE)
+    assert (locks / f"{extra}.lock").exists()
+    assert sample(file).spec.image == image
