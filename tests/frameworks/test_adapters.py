@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.downloads import LocalFiles
+from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_comparison import Comparison
 from trainingrun_runtime.checkpoints.stateful_objects import restorable
@@ -88,6 +89,15 @@ def test_another_model_below_the_adapters_is_refused_by_name(tmp_path: Path) -> 
     sentence = "another base_model.model.model.embed_tokens.weight.*from the same weights"
     with pytest.raises(ValueError, match=sentence):
         restore(adapted(seed=1), tmp_path)
+
+
+def test_a_frozen_parameter_that_is_trained_later_is_refused(tmp_path: Path) -> None:
+    model = adapted()
+    objects = restorable({"model": model})
+    snapshot.encoded(objects, {"model"})
+    model.base_model.model.lm_head.weight.requires_grad_(True)
+    with pytest.raises(NotSavable, match=r"lm_head\.weight, which is trained now"):
+        snapshot.encoded(objects, {"model"})
 
 
 def test_another_dtype_and_another_factor_are_refused(tmp_path: Path) -> None:

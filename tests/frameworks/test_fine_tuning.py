@@ -1,6 +1,8 @@
 """The examples of fine-tuning on a real Ray: killed, preempted, and what is left of them."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,12 @@ def a_best_run(a_run: Callable[..., Run]) -> Callable[..., Run]:
 
 
 @pytest.fixture(scope="module")
-def base(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(ray: LocalRay, journal: Journal, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a small model that was trained on Python's reference."""
     folder = tmp_path_factory.mktemp("base")
     function = f"{full_fine_tuning.__name__}:train"
     run = Run(ray, folder, function, {"lr": 0.003, "batch_size": 16})
-    assert run.drive() == 0, run.log()
+    undisturbed(run, journal)
     language_model.export(
         run.bucket.root, str(folder / "model"), full_fine_tuning.Config, language_model.base_model
     )
@@ -97,6 +99,10 @@ def test_a_run_of_full_fine_tuning_ends_with_equal_weights_and_leaves_its_best_m
     to = tmp_path / "model"
     uri = language_model.export(run.bucket.root, str(to), full_fine_tuning.Config, model)
     assert uri == best.uri
+    there = (tmp_path / "uploaded").as_uri()
+    language_model.export(run.bucket.root, there, full_fine_tuning.Config, model)
+    for file in to.iterdir():
+        assert (tmp_path / "uploaded" / file.name).read_bytes() == file.read_bytes()
     assert loss(to, settings) == pytest.approx(best.metrics["eval_loss"], abs=0.02)
     encode = AutoTokenizer.from_pretrained(to)
     begin = encode("The import statement", return_tensors="pt").input_ids
@@ -127,7 +133,10 @@ def test_a_run_of_lora_ends_with_equal_weights_and_leaves_a_merged_model(
     assert set(table[table["eval_loss"].notna()]["step"]) == evaluated, "it is of its step alone"
     frozen = (base / "model.safetensors").stat().st_size
     assert best.size < frozen / 2, "of the model itself nothing is saved"
-    language_model.export(run.bucket.root, str(tmp_path / "merged"), lora.Config, lora.model)
+    command = ["-m", lora.__name__, run.bucket.root, "--to", str(tmp_path / "merged")]
+    printed = subprocess.check_output([sys.executable, *command, "--prompt", "class"], text=True)
+    assert best.uri in printed
+    assert printed.splitlines()[1].startswith("class")
     merged = loss(tmp_path / "merged", settings)
     assert merged == pytest.approx(best.metrics["eval_loss"], abs=0.02)
     assert merged < loss(base, settings) - 0.1

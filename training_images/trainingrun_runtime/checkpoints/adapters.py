@@ -29,6 +29,7 @@ class Adapters(torch.nn.Module):
         self.frozen: dict[str, int | float] = {}
         """What the checkpoint does not hold and the adapters were trained with, by name: of frozen
         parameters, unless they are sharded, the XOR of their elements; of adapters their factor."""
+        self._left_out: dict[str, torch.Tensor] = {}
         # PEFT itself tells the parameters of its adapters by this part of their names.
         own = getattr(getattr(model, "base_model", None), "prefix", None)
         for path, module in model.named_modules(remove_duplicate=False):
@@ -39,11 +40,16 @@ class Adapters(torch.nn.Module):
                 if parameter.requires_grad or (own and own in place):
                     self._at(path).register_parameter(name, parameter)
                 else:
+                    self._left_out[place] = parameter
                     self.frozen.update(_fingerprint(place, parameter))
             for name, buffer in module._buffers.items():
                 if name not in module._non_persistent_buffers_set:
                     self._at(path).register_buffer(name, buffer)
             self.frozen.update(_factors(path, module))
+
+    def thawed(self) -> str | None:
+        """The first parameter that is trained now and was frozen when this was made; none."""
+        return next((name for name, it in self._left_out.items() if it.requires_grad), None)
 
     def _at(self, path: str) -> torch.nn.Module:
         """The module of a name, which holds nothing until something is put into it."""

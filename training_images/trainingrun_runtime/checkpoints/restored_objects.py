@@ -47,8 +47,15 @@ def state_of(name: str, thing: Stateful) -> Mapping[str, Any]:
     """What its `state_dict()` returns.
 
     Raises:
-        NotSavable: an optimizer keeps something of which no one knows whose it is.
+        NotSavable: an optimizer keeps something of which no one knows whose it is, or a parameter
+            that was left out as a frozen one is trained.
     """
+    if isinstance(thing, Adapters) and (parameter := thing.thawed()) is not None:
+        raise NotSavable(
+            f"{name} has {parameter}, which is trained now and was frozen when the session was "
+            "made: of a model of PEFT frozen parameters are not saved; have it require a gradient "
+            "before the session, or leave it frozen"
+        )
     if not isinstance(thing, Optimizer):
         return thing.state_dict()
     parameters = parameters_of(thing)

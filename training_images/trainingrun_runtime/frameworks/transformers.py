@@ -141,9 +141,8 @@ class _Hooks(TrainerCallback):
     ) -> None:
         """The metrics of an evaluation, after `on_log`."""
         self._evaluated |= set(metrics or {}) - {"epoch"}
-        needed = self._evaluated.intersection(this_worker().needed_metrics)
         # After the training the state in which it ends is saved in any case.
-        if needed and self._trainer.is_in_train:
+        if self._trainer.is_in_train and self._evaluated.intersection(this_worker().needed_metrics):
             self._trainer.session.save()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
