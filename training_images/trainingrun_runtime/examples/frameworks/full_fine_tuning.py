@@ -68,7 +68,7 @@ def held_out_loss(model: Any, held_out: torch.Tensor, settings: Config) -> float
             total += model(input_ids=part, labels=part).loss * len(part)
     model.train()
     dist.all_reduce(total)
-    return total.item() / (len(mine) * workers)
+    return float(total / (len(mine) * workers))
 
 
 def train(config: dict[str, Any]) -> None:

@@ -121,9 +121,10 @@ def export(run: str, to: str, kind: type[Recipe], make: Callable[[Any], Any]) ->
     found = results.open(run)
     if found.config is None:
         raise ValueError(f"{found.uri} does not say with which config it was trained")
-    texts = {name: text for name, text in found.config.items() if hasattr(kind, name)}
-    is_text = {name: isinstance(getattr(kind, name), str) for name in texts}
-    settings = kind(**{n: text if is_text[n] else json.loads(text) for n, text in texts.items()})
+    known = {name: text for name, text in found.config.items() if hasattr(kind, name)}
+    is_text = {name: isinstance(getattr(kind, name), str) for name in known}
+    config: dict[str, Any] = {n: v if is_text[n] else json.loads(v) for n, v in known.items()}
+    settings = kind(**config)
     model = make(settings)
     checkpoint = results.load(found.best_checkpoint.uri if found.best_checkpoint else run, model)
     if hasattr(model, "merge_and_unload"):
