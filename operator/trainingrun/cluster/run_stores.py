@@ -10,7 +10,7 @@ one takes it out, which no test notices.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..rendering.names import PLACEMENT_LABEL, RUN_LABEL
@@ -18,6 +18,7 @@ from ..rendering.platforms import capacity_labels
 from ..rendering.scheduling import HOSTNAME, INSTANCE_TYPE, ZONE
 from .object_store import Index, Object, Store
 from .resources import RAY_API
+from .run_summaries import RunSummary, summary_of
 
 RunKey = tuple[str, str]
 """Namespace and name of a run."""
@@ -36,23 +37,6 @@ class Kind:
     def of_run(self, run: RunKey) -> tuple[Object, ...]:
         """The objects with the run's label, by name."""
         return self.store.by("run", run)
-
-
-class RunSummary(NamedTuple):
-    """What is counted of runs without reading each."""
-
-    namespace: str
-    phase: str
-    ended: bool
-    disruptions: tuple[tuple[str, int], ...]
-    """Losses by kind, such as ("preemptions", 2)."""
-    unit: str = ""
-    """What `seconds` counts: accelerators or workers."""
-    seconds: tuple[tuple[str, float], ...] = ()
-    """Accelerator seconds by cause."""
-    currency: str = ""
-    money: tuple[tuple[str, float], ...] = ()
-    """Amounts that are known, by kind."""
 
 
 class Stores:
@@ -149,27 +133,6 @@ class Stores:
         if _affects_runs(old, new):
             name = (new or old or {})["metadata"]["name"]
             self.notify(*{run_key(pod) for pod in self.pods.store.by("node", name)})
-
-
-def summary_of(run: Object) -> RunSummary:
-    """The summary of a TrainingRun."""
-    status: Mapping[str, Any] = run.get("status") or {}
-    cost = status.get("cost") or {}
-    amounts = {"spent": "atLeast", "wasted": "wasted", "saved_by_spot": "savedBySpot"}
-    return RunSummary(
-        run["metadata"]["namespace"],
-        status.get("phase") or "Pending",
-        bool(status.get("completionTime")),
-        tuple(
-            (kind, number)
-            for kind, number in sorted((status.get("disruptions") or {}).items())
-            if isinstance(number, int)
-        ),
-        cost.get("unit", ""),
-        tuple(sorted((cost.get("seconds") or {}).items())),
-        cost.get("currency", ""),
-        tuple((kind, cost[field]) for kind, field in amounts.items() if field in cost),
-    )
 
 
 def run_key(owned: Object) -> RunKey | None:

@@ -1,5 +1,10 @@
-"""The operator's Prometheus metrics. Numbers about training are served by the runs' heads."""
+"""The operator's Prometheus metrics. Numbers about training are served by the runs' heads.
 
+Of one run there are `MOST_SERIES` series at most, while it has not ended: one that has ended is
+only counted, by namespace. Alerts need these of the operator's: a run whose head is away has none.
+"""
+
+import time
 from collections import Counter as Count
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -9,10 +14,27 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..cluster.run_stores import RunSummary
+from ..cluster.run_summaries import SHOWN_CONDITIONS, RunSummary
 
 Runs = Callable[[], Mapping[RunSummary, int]]
-"""Gives how many TrainingRuns there are of each namespace, phase and number of losses."""
+"""Gives how many TrainingRuns there are of each summary."""
+
+OF_ONE_RUN = {
+    "start_time_seconds": "Unix time at which the run was accepted.",
+    "step": "Steps done.",
+    "checkpoint_time_seconds": "Unix time at which the newest checkpoint was committed.",
+    "checkpoint_interval_seconds": "Seconds between periodic checkpoints that are in force.",
+    "seconds": "Time from the run's start to its last step, suspended time left out.",
+    "productive_seconds": "Those of them in steps that counted; steps that are lost are taken off.",
+    "losses": "Losses and failures of all kinds that the run has had.",
+    "hang_time_seconds": "Unix time at which the latest hang was found.",
+    "budget_ratio": "What the run has cost, as a share of spec.budget.amount.",
+}
+"""The gauges `trainingrun_run_…` of each run that has not ended, where the number is known."""
+MOST_SERIES = len(OF_ONE_RUN) + 1 + len(SHOWN_CONDITIONS)
+"""Series of one run: these, its phase, and conditions that are true."""
+FAILED_S = 3600.0
+"""For so many seconds after its end the phase of a run that has failed is shown: alerts name it."""
 
 
 class Metrics:
@@ -24,8 +46,9 @@ class Metrics:
         queued: Callable[[], int] = lambda: 0,
         stale_watches: Callable[[], Mapping[str, int]] = dict,
         leads: Callable[[], bool] = lambda: False,
+        unix_time: Callable[[], float] = time.time,
     ):
-        """Gauges call `runs`, `queued`, `stale_watches` and `leads` when they are scraped."""
+        """Gauges call all of these when they are scraped, in the thread of the scrape."""
         self.registry = CollectorRegistry()
         self.reconcile_seconds = Histogram(
             "trainingrun_reconcile_seconds",
@@ -58,7 +81,7 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
-        self.registry.register(_Gauges(runs, queued, stale_watches, leads))
+        self.registry.register(_Gauges(runs, queued, stale_watches, leads, unix_time))
 
     def count_call(self, method: str, code: str) -> None:
         """Counts one request to the API server."""
@@ -73,6 +96,7 @@ class _Gauges(Collector):
     queued: Callable[[], int]
     stale_watches: Callable[[], Mapping[str, int]]
     leads: Callable[[], bool]
+    unix_time: Callable[[], float]
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -97,7 +121,9 @@ class _Gauges(Collector):
         losses: Count[tuple[str, ...]] = Count()
         used: dict[tuple[str, ...], float] = defaultdict(float)
         money: dict[tuple[str, ...], float] = defaultdict(float)
-        for summary, count in self.runs().items():
+        runs = dict(self.runs())  # at once, for events change it meanwhile
+        yield from _of_each_run(runs, self.unix_time())
+        for summary, count in runs.items():
             phases[summary.namespace, summary.phase] += count
             for kind, number in summary.disruptions:
                 losses[summary.namespace, kind] += number * count
@@ -131,6 +157,36 @@ class _Gauges(Collector):
             "currency",
             "kind",
         )
+
+
+def _of_each_run(runs: Iterable[RunSummary], now: float) -> Iterable[Metric]:
+    phases: dict[tuple[str, ...], float] = {}
+    conditions: dict[tuple[str, ...], float] = {}
+    values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in OF_ONE_RUN}
+    for summary in runs:
+        one = summary.one
+        if one is None or (one.ended_at is not None and now - one.ended_at > FAILED_S):
+            continue
+        run = summary.namespace, one.name
+        phases[*run, summary.phase] = 1
+        for condition in one.conditions:
+            conditions[*run, *condition] = 1
+        for name, value in one.values:
+            values[name][run] = value
+    yield _gauge(
+        "trainingrun_run_phase",
+        "1: the run's phase. Runs that have ended have none; Failed is shown for an hour.",
+        phases,
+        *("namespace", "run", "phase"),
+    )
+    yield _gauge(
+        "trainingrun_run_condition",
+        "1: the condition Waiting or Stalled of a run that has not ended is true.",
+        conditions,
+        *("namespace", "run", "condition", "reason"),
+    )
+    for name, text in OF_ONE_RUN.items():
+        yield _gauge(f"trainingrun_run_{name}", text, values[name], "namespace", "run")
 
 
 def _gauge(

@@ -1,0 +1,104 @@
+"""What is counted and shown of TrainingRuns without reading each: the source of metrics."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..reconciling.texts import parsed
+from .object_store import Object
+
+SHOWN_CONDITIONS = ("Waiting", "Stalled")
+"""Conditions that say of a run that it lacks something."""
+
+
+class OneRun(NamedTuple):
+    """What is shown of one run; of one that has failed its phase alone."""
+
+    name: str
+    ended_at: float | None
+    """Unix time in seconds; None: it has not ended."""
+    conditions: tuple[tuple[str, str], ...] = ()
+    """Type and reason of those of `SHOWN_CONDITIONS` that are true."""
+    values: tuple[tuple[str, float], ...] = ()
+    """Numbers that are known, by name: those of the gauges `trainingrun_run_…`."""
+
+
+class RunSummary(NamedTuple):
+    """What is counted of runs without reading each."""
+
+    namespace: str
+    phase: str
+    ended: bool
+    disruptions: tuple[tuple[str, int], ...]
+    """Losses by kind, such as ("preemptions", 2)."""
+    unit: str = ""
+    """What `seconds` counts: accelerators or workers."""
+    seconds: tuple[tuple[str, float], ...] = ()
+    """Accelerator seconds by cause."""
+    currency: str = ""
+    money: tuple[tuple[str, float], ...] = ()
+    """Amounts that are known, by kind."""
+    one: OneRun | None = None
+    """The run itself; None: it has succeeded, and nothing is shown of it."""
+
+
+def summary_of(run: Object) -> RunSummary:
+    """The summary of a TrainingRun."""
+    status: Mapping[str, Any] = run.get("status") or {}
+    cost = status.get("cost") or {}
+    amounts = {"spent": "atLeast", "wasted": "wasted", "saved_by_spot": "savedBySpot"}
+    phase = status.get("phase") or "Pending"
+    disruptions = tuple(
+        (kind, number)
+        for kind, number in sorted((status.get("disruptions") or {}).items())
+        if isinstance(number, int)
+    )
+    return RunSummary(
+        run["metadata"]["namespace"],
+        phase,
+        bool(status.get("completionTime")),
+        disruptions,
+        cost.get("unit", ""),
+        tuple(sorted((cost.get("seconds") or {}).items())),
+        cost.get("currency", ""),
+        tuple((kind, cost[field]) for kind, field in amounts.items() if field in cost),
+        _one(run, status, phase, sum(number for _, number in disruptions)),
+    )
+
+
+def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> OneRun | None:
+    name, ended_at = run["metadata"]["name"], _unix(status.get("completionTime"))
+    if status.get("completionTime"):
+        return OneRun(name, ended_at) if phase == "Failed" else None
+    progress, goodput = status.get("progress") or {}, status.get("goodput") or {}
+    checkpoint, hang = status.get("checkpoint") or {}, status.get("hang") or {}
+    budget = ((run.get("spec") or {}).get("budget") or {}).get("amount")
+    spent = (status.get("cost") or {}).get("atLeast")
+    values = {
+        "start_time_seconds": _unix(status.get("startTime")),
+        "step": progress.get("step"),
+        "checkpoint_time_seconds": _unix(checkpoint.get("time")),
+        "checkpoint_interval_seconds": progress.get("checkpointIntervalSeconds"),
+        "seconds": goodput.get("seconds"),
+        "productive_seconds": goodput.get("productiveSeconds"),
+        "losses": losses,
+        "hang_time_seconds": _unix(hang.get("time")),
+        "budget_ratio": spent / budget if budget and spent is not None else None,
+    }
+    return OneRun(
+        name,
+        None,
+        tuple(
+            (condition["type"], condition["reason"])
+            for condition in status.get("conditions") or ()
+            if condition["type"] in SHOWN_CONDITIONS and condition["status"] == "True"
+        ),
+        tuple((key, value) for key, value in values.items() if value is not None),
+    )
+
+
+def _unix(time: str | None) -> float | None:
+    """Seconds; None: there is no time, or none that can be read."""
+    try:
+        return parsed(time).timestamp() if time else None
+    except (ValueError, OverflowError):
+        return None
