@@ -54,6 +54,10 @@ def everything(render: Render) -> list[dict[str, Any]]:
     return render(
         "replicas=2",
         "metrics.serviceMonitor.enabled=true",
+        "metrics.podMonitor.enabled=true",
+        "metrics.prometheusRule.enabled=true",
+        "metrics.dashboards.enabled=true",
+        'training.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
         "networkPolicy.enabled=true",
         'networkPolicy.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
         'image.pullSecrets=["registry"]',

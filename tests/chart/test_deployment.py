@@ -208,7 +208,17 @@ def test_an_empty_tag_is_the_charts_version(render):
     assert container(render('image.tag=""'))["image"] == "trainingrun-operator:0.1.0"
 
 
-@pytest.mark.parametrize("kind", ["PodDisruptionBudget", "ServiceMonitor", "NetworkPolicy"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ConfigMap",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "PodMonitor",
+        "PrometheusRule",
+        "ServiceMonitor",
+    ],
+)
 def test_extras_come_only_when_asked_for(render, everything, kind):
     assert kind not in {found["kind"] for found in render()}
     assert kind in {found["kind"] for found in everything}

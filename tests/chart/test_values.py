@@ -84,6 +84,24 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             id="negative price",
         ),
         pytest.param('prices.currency="dollars"', "/prices/currency", id="no currency"),
+        pytest.param(
+            'metrics.podMonitor.interval="soon"', "/metrics/podMonitor/interval", id="no interval"
+        ),
+        pytest.param(
+            'metrics.prometheusRule.runbookUrl="https://example.com/runbook#top"',
+            "/metrics/prometheusRule/runbookUrl",
+            id="a runbook's address with a section",
+        ),
+        pytest.param(
+            "metrics.dashboards.labels.grafana_dashboard=null",
+            "/metrics/dashboards/labels",
+            id="dashboards that no sidecar finds",
+        ),
+        pytest.param(
+            "metrics.podMonitor.enabled=true",
+            "metrics.podMonitor.enabled needs training.metricsFrom",
+            id="a monitor of pods that let nobody in",
+        ),
         pytest.param("replicas=0", "/replicas.*1", id="no replica"),
         pytest.param(
             "serviceAccount.create=false",

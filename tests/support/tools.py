@@ -1,5 +1,8 @@
-"""Finds helm wherever this machine can get it from; `python -m support.tools helm` prints where."""
+"""Finds helm and Prometheus wherever this machine can get them from; `python -m support.tools helm`
+prints where.
+"""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -29,6 +32,44 @@ def helm() -> Path:
             raise Unavailable("no helm: it is neither $HELM nor on PATH, and there is no Go")
         _compile(cached)
     return cached
+
+
+def prometheus(name: str = "prometheus") -> Path:
+    """The path of `prometheus` or `promtool`: PATH, our cache, else out of Debian's package, which
+    is unpacked into that cache and not installed: no service begins.
+
+    Raises:
+        Unavailable: none of that works here; the text says what was tried.
+    """
+    if on_path := shutil.which(name):
+        return Path(on_path)
+    folder = CACHE / "prometheus"
+    if not (folder / "usr" / "bin" / name).is_file():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with (CACHE / ".prometheus-lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes of pytest one downloads
+            if not folder.is_dir():
+                _unpack("prometheus", folder)
+    return folder / "usr" / "bin" / name
+
+
+def _unpack(package: str, target: Path) -> None:
+    """Unpacks a package of Debian into a folder, which is there only once it is complete."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+        raise Unavailable(f"no {package}: it is not on PATH, and this is not Debian")
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        download = ["apt-get", "download", "--quiet", package]
+        done = subprocess.run(download, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:  # on a new machine the lists of packages are missing
+            for command in (["apt-get", "update", "--quiet"], download):
+                done = subprocess.run(
+                    command, cwd=folder, capture_output=True, text=True, check=False
+                )
+        if done.returncode:
+            raise Unavailable(f"no {package}: apt-get failed: {done.stderr[-2000:]}")
+        (archive,) = Path(folder).glob("*.deb")
+        subprocess.run(["dpkg", "-x", str(archive), f"{folder}/unpacked"], check=True)
+        Path(folder, "unpacked").rename(target)
 
 
 def _compile(target: Path) -> None:
@@ -62,6 +103,6 @@ def _compile(target: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        print({"helm": helm}[sys.argv[1]]())
+        print({"helm": helm, "prometheus": prometheus}[sys.argv[1]]())
     except Unavailable as reason:
         sys.exit(str(reason))
