@@ -130,14 +130,14 @@ CASES = {
         OF_RUN,
         f"{DIGITS} has made no checkpoint for 2h 30m 0s.",
     ),
-    "makes a checkpoint every 80 minutes": Case(
+    "makes a checkpoint every two hours": Case(
         "TrainingRunCheckpointOld",
-        "3h",
+        "200m",
         run_series(
             phase="Running",
             start_time_seconds="60x200",
-            checkpoint_time_seconds="600x80 5400x80",
-            checkpoint_interval_seconds="4800x200",
+            checkpoint_time_seconds="600x200",
+            checkpoint_interval_seconds="7200x200",
         ),
     ),
     "has waited for hours before it began": Case(
@@ -159,7 +159,7 @@ CASES = {
     ),
     "has trained for minutes alone": Case(
         "TrainingRunGoodputLow",
-        "90m",
+        "60m",
         run_series(seconds="0+60x20 1200x200", productive_seconds="0+6x20 120x200"),
     ),
     "fails again and again": Case(

@@ -211,8 +211,8 @@ def _filled(query: Query, namespace: str) -> str:
 def _values(prometheus: Prometheus, namespace: str) -> Iterator[tuple[str, list[str]]]:
     for dashboard in DASHBOARDS.values():
         for variable in dashboard["templating"]["list"]:
-            text = variable.get("definition")
-            if text:
+            if variable["type"] == "query":
+                text = variable["query"]["query"]
                 found = re.fullmatch(r"label_values\((.+), (\w+)\)", text)
                 assert found, text
                 series = found[1].replace("$namespace", namespace)
