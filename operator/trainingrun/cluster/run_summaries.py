@@ -11,15 +11,29 @@ SHOWN_CONDITIONS = ("Waiting", "Stalled")
 
 
 class OneRun(NamedTuple):
-    """What is shown of one run; of one that has failed its phase alone."""
+    """What is shown of one run, as far as it is known; of one that has failed its phase alone.
+
+    Times are Unix times in seconds.
+    """
 
     name: str
-    ended_at: float | None
-    """Unix time in seconds; None: it has not ended."""
+    ended_at: float | None = None
+    """None: it has not ended."""
     conditions: tuple[tuple[str, str], ...] = ()
     """Type and reason of those of `SHOWN_CONDITIONS` that are true."""
-    values: tuple[tuple[str, float], ...] = ()
-    """Numbers that are known, by name: those of the gauges `trainingrun_run_…`."""
+    started_at: float | None = None
+    step: int | None = None
+    saved_at: float | None = None
+    """When the newest checkpoint was committed."""
+    checkpoint_interval_s: float | None = None
+    seconds: float | None = None
+    """status.goodput.seconds."""
+    productive_s: float | None = None
+    losses: int | None = None
+    hung_at: float | None = None
+    """When the latest hang was found."""
+    budget_share: float | None = None
+    """What it has cost, of spec.budget.amount."""
 
 
 class RunSummary(NamedTuple):
@@ -73,26 +87,22 @@ def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> One
     checkpoint, hang = status.get("checkpoint") or {}, status.get("hang") or {}
     budget = ((run.get("spec") or {}).get("budget") or {}).get("amount")
     spent = (status.get("cost") or {}).get("atLeast")
-    values = {
-        "start_time_seconds": _unix(status.get("startTime")),
-        "step": progress.get("step"),
-        "checkpoint_time_seconds": _unix(checkpoint.get("time")),
-        "checkpoint_interval_seconds": progress.get("checkpointIntervalSeconds"),
-        "seconds": goodput.get("seconds"),
-        "productive_seconds": goodput.get("productiveSeconds"),
-        "losses": losses,
-        "hang_time_seconds": _unix(hang.get("time")),
-        "budget_ratio": spent / budget if budget and spent is not None else None,
-    }
     return OneRun(
         name,
-        None,
-        tuple(
+        conditions=tuple(
             (condition["type"], condition["reason"])
             for condition in status.get("conditions") or ()
             if condition["type"] in SHOWN_CONDITIONS and condition["status"] == "True"
         ),
-        tuple((key, value) for key, value in values.items() if value is not None),
+        started_at=_unix(status.get("startTime")),
+        step=progress.get("step"),
+        saved_at=_unix(checkpoint.get("time")),
+        checkpoint_interval_s=progress.get("checkpointIntervalSeconds"),
+        seconds=goodput.get("seconds"),
+        productive_s=goodput.get("productiveSeconds"),
+        losses=losses,
+        hung_at=_unix(hang.get("time")),
+        budget_share=spent / budget if budget and spent is not None else None,
     )
 
 

@@ -20,17 +20,31 @@ Runs = Callable[[], Mapping[RunSummary, int]]
 """Gives how many TrainingRuns there are of each summary."""
 
 OF_ONE_RUN = {
-    "start_time_seconds": "Unix time at which the run was accepted.",
-    "step": "Steps done.",
-    "checkpoint_time_seconds": "Unix time at which the newest checkpoint was committed.",
-    "checkpoint_interval_seconds": "Seconds between periodic checkpoints that are in force.",
-    "seconds": "Time from the run's start to its last step, suspended time left out.",
-    "productive_seconds": "Those of them in steps that counted; steps that are lost are taken off.",
-    "losses": "Losses and failures of all kinds that the run has had.",
-    "hang_time_seconds": "Unix time at which the latest hang was found.",
-    "budget_ratio": "What the run has cost, as a share of spec.budget.amount.",
+    "start_time_seconds": ("started_at", "Unix time at which the run was accepted."),
+    "step": ("step", "Steps done."),
+    "checkpoint_time_seconds": (
+        "saved_at",
+        "Unix time at which the newest checkpoint was committed.",
+    ),
+    "checkpoint_interval_seconds": (
+        "checkpoint_interval_s",
+        "Seconds between periodic checkpoints that are in force.",
+    ),
+    "seconds": (
+        "seconds",
+        "Time from the run's start to its last step, suspended time left out.",
+    ),
+    "productive_seconds": (
+        "productive_s",
+        "Those of them in steps that counted; steps that are lost are taken off.",
+    ),
+    "losses": ("losses", "Losses and failures of all kinds that the run has had."),
+    "hang_time_seconds": ("hung_at", "Unix time at which the latest hang was found."),
+    "budget_ratio": ("budget_share", "What the run has cost, as a share of spec.budget.amount."),
 }
-"""The gauges `trainingrun_run_…` of each run that has not ended, where the number is known."""
+"""The gauges `trainingrun_run_…` of each run that has not ended, where the number is known: the
+field of `OneRun`, and what it is.
+"""
 MOST_SERIES = len(OF_ONE_RUN) + 1 + len(SHOWN_CONDITIONS)
 """Series of one run: these, its phase, and conditions that are true."""
 FAILED_S = 3600.0
@@ -171,8 +185,9 @@ def _of_each_run(runs: Iterable[RunSummary], now: float) -> Iterable[Metric]:
         phases[*run, summary.phase] = 1
         for condition in one.conditions:
             conditions[*run, *condition] = 1
-        for name, value in one.values:
-            values[name][run] = value
+        for name, (field, _) in OF_ONE_RUN.items():
+            if (value := getattr(one, field)) is not None:
+                values[name][run] = value
     yield _gauge(
         "trainingrun_run_phase",
         "1: the run's phase. Runs that have ended have none; Failed is shown for an hour.",
@@ -185,7 +200,7 @@ def _of_each_run(runs: Iterable[RunSummary], now: float) -> Iterable[Metric]:
         conditions,
         *("namespace", "run", "condition", "reason"),
     )
-    for name, text in OF_ONE_RUN.items():
+    for name, (_, text) in OF_ONE_RUN.items():
         yield _gauge(f"trainingrun_run_{name}", text, values[name], "namespace", "run")
 
 
