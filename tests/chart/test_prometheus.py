@@ -48,6 +48,12 @@ ALERTS = {
     for group in yaml.load(RULES.read_text(), yaml.CSafeLoader)["groups"]
     for rule in group["rules"]
 }
+SCRAPED_OFTEN = """
+sum(up) == 2
+and on () count(count_over_time(trainingrun_step[1m]) >= 3)
+and on () count(count_over_time(trainingrun_queue_depth[1m]) >= 3)
+"""
+"""So that each rate is known."""
 RUN = "digits"
 COST = Cost(
     unit="accelerator",
@@ -117,8 +123,10 @@ async def _see(apiserver: ApiServer, monitors: dict[str, Any], folder: Path) -> 
             return found and Target(found.pod_uid, url, found.token_key)
 
         operator = Operator(settings, credentials_of(apiserver), resolve)
-        servers = await handlers.serve(operator)
-        async with running_operator(operator):
+        async with contextlib.AsyncExitStack() as closing:
+            for server in await handlers.serve(operator):
+                closing.push_async_callback(server.cleanup)
+            await closing.enter_async_context(running_operator(operator))
             status = _reader(apiserver, namespace)
             await eventually(lambda: status().get("attempt") == 1)
             token = operator._keyring.tokens.of(run["metadata"]["uid"])
@@ -133,10 +141,7 @@ async def _see(apiserver: ApiServer, monitors: dict[str, Any], folder: Path) -> 
                 _job("operator", metrics, monitors["ServiceMonitor"], namespace="system", pod="a"),
                 _job("runs", head.server_port, monitors["PodMonitor"], namespace=namespace),
             ]
-            found = await asyncio.to_thread(_ask, folder, jobs, namespace)
-        for server in servers:
-            await server.cleanup()
-    return found
+            return await asyncio.to_thread(_ask, folder, jobs, namespace)
 
 
 def _with_status(apiserver: ApiServer, run: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -186,8 +191,8 @@ def _job(name: str, port: int, monitor: dict[str, Any], **labels: str) -> dict[s
 
 def _ask(folder: Path, jobs: list[dict[str, Any]], namespace: str) -> Seen:
     with running_prometheus(folder, jobs, RULES) as prometheus:
-        wait_for(lambda: prometheus.query("count(count_over_time(up[1m]) >= 4) == 2"), 30)
-        wait_for(prometheus.alerts, 30)
+        wait_for(lambda: prometheus.query(SCRAPED_OFTEN))
+        wait_for(lambda: "TrainingRunFailed" in str(prometheus.alerts()))
         rules = prometheus.get("rules")["groups"]
         return Seen(
             namespace,
