@@ -17,6 +17,8 @@
 # make e2e-full  make e2e, further losses and outages, a sweep, other frameworks, what newcomers meet, ten minutes of make chaos
 # make chaos     every scenario of tests/chaos at random times, on a kind cluster: three hours (CHAOS_SEED=… CHAOS_MINUTES=60 CHAOS_ONLY=text)
 # make docs      the documents as a site, in build/site; every link is checked
+# make publish-images  both images, for amd64 and arm64, into the registry of .ci/release.env; see docs/releasing.md
+# make release   what else is published of a tagged commit, into dist/
 # make bench     training beside torchrun and Ray Train alone (ONLY=stall: one part); writes docs/benchmarks.md
 #
 # pip's own settings (PIP_FIND_LINKS, PIP_INDEX_URL …) reach every pip that is called here.
@@ -27,6 +29,8 @@ HELM = $$(PYTHONPATH=tests $(BIN)/python -m support.tools helm)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 REVISION := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 
+# REGISTRY and SOURCE: where a release is.
+include .ci/release.env
 OPERATOR_IMAGE ?= trainingrun-operator:dev
 TRAINING_IMAGE ?= trainingrun-torch:dev
 # For development the local image of that name; a release is built on what the Dockerfiles name by digest.
@@ -44,7 +48,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images e2e e2e-full chaos bench docs lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images publish-images publish-framework-images release e2e e2e-full chaos bench docs lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -168,12 +172,14 @@ format: venv
 generate: venv
 	$(BIN)/python -m trainingrun.api.generate
 	$(BIN)/python .ci/layers.py
+	$(BIN)/python .ci/release_names.py
 	helm=$(HELM) && $(BIN)/python .ci/install_manifest.py "$$helm" > manifests/.install.yaml
 	mv manifests/.install.yaml manifests/install.yaml
 
 verify: venv
 	$(BIN)/python -m trainingrun.api.generate --check
 	$(BIN)/python .ci/layers.py --check
+	$(BIN)/python .ci/release_names.py --check
 	$(BIN)/python -m pytest -q tests/chart/test_installing.py -k generate
 
 images:
@@ -182,11 +188,39 @@ images:
 	  --file training_images/Dockerfile --tag $(TRAINING_IMAGE) .
 
 # A tag may be moved to another image; a digest names one image for ever.
-release-images:
+.PHONY: .named-base .of-a-tag
+.named-base:
 	@case '$(RELEASE_BASE_IMAGE)' in *@sha256:*) ;; *) \
 	  echo "RELEASE_BASE_IMAGE is $(RELEASE_BASE_IMAGE); name a release's base by digest: NAME:TAG@sha256:..." >&2; \
 	  exit 1;; esac
+release-images: .named-base
 	$(MAKE) images BASE_IMAGE='$(RELEASE_BASE_IMAGE)'
+
+# Each image lists its packages and says how it was built (SBOM and provenance), and is pushed; what it was pushed
+# as is noted in build/images, from where `make release` takes its digest.
+PLATFORMS ?= linux/amd64,linux/arm64
+PUBLISH = docker buildx build --platform '$(PLATFORMS)' --sbom=true --provenance=mode=max --push \
+  --build-arg BASE_IMAGE='$(RELEASE_BASE_IMAGE)' --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION)
+PUBLISH_TRAINING = $(PUBLISH) --build-arg TORCH='$(TORCH)' --file training_images/Dockerfile
+.of-a-tag: venv
+	@$(BIN)/python .ci/release.py --check
+publish-images: .named-base .of-a-tag
+	mkdir -p build/images
+	$(PUBLISH) --file operator/Dockerfile --metadata-file build/images/operator.json \
+	  --tag $(REGISTRY)/trainingrun-operator:$(VERSION) .
+	$(PUBLISH_TRAINING) --metadata-file build/images/torch.json --tag $(REGISTRY)/trainingrun-torch:$(VERSION) .
+
+# The training image with one framework more. DeepSpeed has no wheel, and the base no compiler.
+FRAMEWORK_IMAGES ?= $(filter-out deepspeed,$(basename $(notdir $(FRAMEWORK_LOCKS))))
+publish-framework-images: $(FRAMEWORK_IMAGES:%=.publish-%)
+.publish-%: .named-base .of-a-tag
+	$(PUBLISH_TRAINING) --build-arg EXTRAS=$* --tag $(REGISTRY)/trainingrun-$*:$(VERSION) .
+
+pushed_digest = $(shell sed -n 's/.*"containerd.image.digest": *"\([^"]*\)".*/\1/p' build/images/$(1).json 2>/dev/null)
+OPERATOR_DIGEST ?= $(call pushed_digest,operator)
+TRAINING_DIGEST ?= $(call pushed_digest,torch)
+release: venv
+	helm=$(HELM) && $(BIN)/python .ci/release.py "$$helm" '$(OPERATOR_DIGEST)' '$(TRAINING_DIGEST)'
 
 e2e: venv
 	$(BIN)/python -m pytest -s tests/e2e --ignore=tests/e2e/full

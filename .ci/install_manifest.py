@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Print manifests/install.yaml: the chart with its default values, for `kubectl apply`.
 
-Usage: install_manifest.py HELM. The text depends on the chart alone, not on helm's version: what
-helm adds (comments, its own labels) is dropped, and the namespace, which `helm install` would
-create, is put first.
+Usage: install_manifest.py HELM [NAME=VALUE …], the latter values of the chart. The text depends on
+the chart alone, not on helm's version: what helm adds (comments, its own labels) is dropped, and
+the namespace, which `helm install` would create, is put first.
 """
 
 import subprocess
@@ -26,11 +26,14 @@ HEADER = """\
 def main() -> None:
     """Render, clean and print."""
     rendered = subprocess.run(
-        [sys.argv[1], "template", CHART.name, str(CHART), "--namespace", NAMESPACE],
+        [
+            sys.argv[1], "template", CHART.name, str(CHART), "--namespace", NAMESPACE,
+            *(f"--set-string={value}" for value in sys.argv[2:]),
+        ],
         check=True,
         capture_output=True,
         text=True,
-    ).stdout
+    ).stdout  # fmt: skip
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",

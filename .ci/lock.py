@@ -41,6 +41,8 @@ BUILD_LOCK = ".ci/build.lock"
 """What builds the wheel."""
 DOCS_LOCK = ".ci/docs.lock"
 """What makes the documents a site: the successor of Material for MkDocs, which ends in May 2027."""
+SBOM_LOCK = ".ci/sbom.lock"
+"""What lists the packages of an image for a release."""
 
 HEADER = """\
 # {what}, with the SHA-256 of every file of each release: `pip install --require-hashes --no-deps`.
@@ -71,6 +73,7 @@ def main() -> None:
     build = "\n".join(PROJECT["build-system"]["requires"])
     _write(BUILD_LOCK, "What builds the wheel", ["-"], constraints, build)
     _write(DOCS_LOCK, "What makes the site of the documents", ["-"], constraints, "zensical")
+    _write(SBOM_LOCK, "What lists an image's packages", ["-"], [], "cyclonedx-bom>=7,<8")
 
 
 def _write(

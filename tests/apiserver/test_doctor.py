@@ -73,8 +73,8 @@ def test_nothing_is_wrong_in_a_cluster_with_both_operators(namespace: str) -> No
     assert "quay.io/kuberay/operator:v1.6.0" in found["KubeRay"][0][1]
     assert "is ready and watches every namespace" in found["KubeRay"][0][1]
     assert f"of version {version('trainingrun')} is ready" in found["operator"][0][1]
-    assert found["operator"][1][0] == "unknown"
-    assert "set training.image of the chart" in found["operator"][1][1]
+    image = f"registry.example.com/trainingrun-torch:{version('trainingrun')}"
+    assert found["operator"][1] == ("ok", f"runs that name no image train in {image}")
     assert [verdict for verdict, _ in found["rights"]] == ["ok"]
     assert found["quota"] == [("ok", f"no ResourceQuota limits namespace {namespace}")]
     assert found["bucket"][0][0] == "unknown"
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
     container = ours["spec"]["template"]["spec"]["containers"][0]
     for setting in container["env"]:
         if setting["name"] == "TRAININGRUN_OPERATOR_IMAGE":
-            setting["value"] = "registry.example/torch:1"
+            setting["value"] = "trainingrun-torch:dev"
     apiserver.replace(apiserver.replace(ours) | {"status": {}}, "status")
     arguments = ["--watch-namespace", "a,b"]
     theirs["spec"]["template"]["spec"]["containers"][0]["args"] = arguments
@@ -105,12 +105,12 @@ def test_what_is_wrong_is_said_with_what_to_do(
     assert code == 1
     name = f"{ours['metadata']['namespace']}/trainingrun-operator"
     assert found["operator"][0][0] == "wrong"
-    assert f"{name} (image trainingrun-operator:dev)" in found["operator"][0][1]
+    image = f"registry.example.com/trainingrun-operator:{version('trainingrun')}"
+    assert f"{name} (image {image})" in found["operator"][0][1]
     assert "has no pod that is ready" in found["operator"][0][1]
-    assert found["operator"][1] == (
-        "ok",
-        "runs that name no image train in registry.example/torch:1",
-    )
+    assert found["operator"][1][0] == "unknown"
+    assert "train in trainingrun-torch:dev, which names no registry" in found["operator"][1][1]
+    assert "set training.image of the chart" in found["operator"][1][1]
     assert found["KubeRay"][0][1].endswith("is ready and watches namespaces a, b")
     assert found["KubeRay"][1][0] == "wrong"
     assert f"none watches namespace {namespace}" in found["KubeRay"][1][1]

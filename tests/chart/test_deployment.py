@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from importlib import metadata
 
 import pytest
 
@@ -204,8 +205,23 @@ def test_common_labels_are_on_every_object_and_on_the_pod_and_select_nothing(ren
     assert "cost-center" not in spec["selector"]["matchLabels"]
 
 
-def test_an_empty_tag_is_the_charts_version(render):
-    assert container(render('image.tag=""'))["image"] == "trainingrun-operator:0.1.0"
+def images(objects):
+    """The operator's own, and that of runs which name none."""
+    return container(objects)["image"], environment(objects)["TRAININGRUN_OPERATOR_IMAGE"]
+
+
+def test_the_images_are_the_releases_own_unless_others_are_named(render):
+    version = metadata.version("trainingrun")
+    operator, training = f"trainingrun-operator:{version}", f"trainingrun-torch:{version}"
+    released = "registry.example.com"
+    assert images(render()) == (f"{released}/{operator}", f"{released}/{training}")
+    mirror = "10.0.0.1:5000/copies"
+    copied = render(f'registry="{mirror}"')
+    assert images(copied) == (f"{mirror}/{operator}", f"{mirror}/{training}")
+    own = render(
+        'image.repository="trainingrun-operator"', 'image.tag="dev"', 'training.image="mine:1"'
+    )
+    assert images(own) == ("trainingrun-operator:dev", "mine:1")
 
 
 @pytest.mark.parametrize(

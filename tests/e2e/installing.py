@@ -3,7 +3,16 @@
 import re
 
 from . import live_source
-from .cluster import LIVE_SOURCE, OPERATOR_IMAGE, ROOT, SYSTEM, TestCluster, available, load_image
+from .cluster import (
+    LIVE_SOURCE,
+    OPERATOR_IMAGE,
+    ROOT,
+    SYSTEM,
+    TRAINING_IMAGE,
+    TestCluster,
+    available,
+    load_image,
+)
 from .kube import run, wait_for
 
 CHART = ROOT / "charts" / "trainingrun-operator"
@@ -13,7 +22,7 @@ DEPLOYMENT = "trainingrun-operator"
 
 
 def install_by_chart(cluster: TestCluster, **values: object) -> None:
-    """`helm upgrade --install`, with the image that was just built and other values of the chart.
+    """`helm upgrade --install`, with the images that were just built and other values of the chart.
 
     Args:
         cluster: Where.
@@ -25,7 +34,7 @@ def install_by_chart(cluster: TestCluster, **values: object) -> None:
         "helm", "upgrade", "--install", RELEASE, str(CHART), "--create-namespace",
         f"--kubeconfig={cluster.kubectl.kubeconfig}", f"--namespace={SYSTEM}",
         f"--set=image.repository={repository}", f"--set=image.tag={tag}",
-        "--set=image.pullPolicy=Never",
+        "--set=image.pullPolicy=Never", f"--set=training.image={TRAINING_IMAGE}",
         *(f"--set={name.replace('__', '.')}={value}" for name, value in values.items()),
         timeout=180,
     )  # fmt: skip
