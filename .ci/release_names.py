@@ -2,8 +2,8 @@
 """Write what depends on a release's names: `release_names.py [--check]`.
 
 The names of .ci/release.env and the version of pyproject.toml take the place of the former ones in
-the chart, the README, the samples and the Dockerfiles; and the chart's README gets its table of
-values, from the comments of values.yaml. With --check nothing is written, and a file that differs
+the chart, the README, the samples, the Dockerfiles and the operator's default; and the chart's
+README gets its table of values, from the comments of values.yaml. With --check nothing is written, and a file that differs
 ends it with code 1.
 """
 
@@ -27,6 +27,7 @@ FILES = (
     ROOT / "manifests" / "batch-inference.yaml",
     ROOT / "operator" / "Dockerfile",
     ROOT / "training_images" / "Dockerfile",
+    ROOT / "operator" / "trainingrun" / "rendering" / "platforms" / "__init__.py",
     *sorted((ROOT / "manifests" / "samples").glob("*.yaml")),
 )
 TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.DOTALL)

@@ -168,7 +168,7 @@ def test_the_user_of_the_pods_can_be_left_to_the_cluster(render, read):
 def test_a_digest_names_the_image_in_place_of_the_tag(render):
     digest = "sha256:" + "0" * 64
     assert container(render(f'image.digest="{digest}"'))["image"] == (
-        f"trainingrun-operator@{digest}"
+        f"registry.example.com/trainingrun-operator@{digest}"
     )
 
 

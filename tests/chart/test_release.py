@@ -213,3 +213,47 @@ def test_what_is_no_release_is_refused_with_what_to_do(tmp_path: Path, helm: Pat
     digestless = checkout.release(str(helm), DIGESTS[0], "", fails=True)
     assert digestless.startswith("TRAINING_DIGEST is '' and has to be sha256: and 64 hexadecimal")
     assert not checkout.dist.exists()
+
+
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+
+
+def test_the_workflow_calls_targets_that_there_are_and_runs_nobody_elses_action():
+    workflow = yaml.load(WORKFLOW.read_text(), yaml.BaseLoader)
+    assert workflow["on"] == {"push": {"tags": ["v*"]}}
+    steps = workflow["jobs"]["release"]["steps"]
+    assert {key for step in steps for key in step} == {"name", "run"}
+    scripts = [step["run"] for step in steps]
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    targets = re.findall(r"\bmake ([\w-]+)", "\n".join(scripts))
+    assert targets.index("publish-images") < targets.index("release"), "its digests are needed"
+    described = (ROOT / "docs" / "releasing.md").read_text()
+    for target in targets:
+        dry_run = ["make", "--dry-run", "--no-print-directory", target]
+        assert subprocess.run(dry_run, cwd=ROOT, capture_output=True, check=False).returncode == 0
+        assert f"make {target}" in described
+
+
+def test_images_are_published_for_both_machines_with_what_is_in_them_and_how_they_were_made():
+    command = ["make", "--dry-run", "--no-print-directory", "publish-images"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    builds = [line for line in printed.replace("\\\n", "").splitlines() if "buildx build" in line]
+    assert len(builds) == 2
+    for build, image in zip(builds, ("operator", "torch"), strict=True):
+        assert "--platform 'linux/amd64,linux/arm64' --sbom=true --provenance=mode=max" in build
+        assert re.search(r"BASE_IMAGE='\S+@sha256:", build)
+        assert f"--metadata-file build/images/{image}.json" in build
+        assert f"--tag registry.example.com/trainingrun-{image}:{VERSION} " in build
+    assert printed.index(".ci/release.py --check") < printed.index("buildx build")
+
+
+def test_a_release_takes_the_digests_of_the_images_that_were_pushed(checkout: Checkout):
+    folder = checkout.folder / "build" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, digest in zip(("operator", "torch"), DIGESTS, strict=True):
+        # As buildx writes it: also the digest of what was built is in it.
+        written = {"buildx.build.ref": "a/b/c", "containerd.image.digest": digest}
+        (folder / f"{name}.json").write_text(json.dumps(written, indent=2))
+    done = checkout.run("make", "--dry-run", "--no-print-directory", "release")
+    assert f".ci/release.py \"$helm\" '{DIGESTS[0]}' '{DIGESTS[1]}'" in done.stdout

@@ -1,13 +1,14 @@
 """The wheel works alone: without the checkout, and `trainingrun` is light to import."""
 
-import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from support import installed_wheel
+from support.installed_wheel import call
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "manifests" / "samples" / "script.yaml"
@@ -15,43 +16,14 @@ RUN = ROOT / "manifests" / "samples" / "script.yaml"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from this tree; nothing is downloaded."""
-    folder = tmp_path_factory.mktemp("wheel")
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    command = [sys.executable, "-m", "pip", "wheel", *options, f"--wheel-dir={folder}", str(ROOT)]
-    subprocess.run(command, check=True)
-    (found,) = folder.glob("trainingrun-*.whl")
-    return found
+    """Built from this tree."""
+    return installed_wheel.built(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def bin_folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment with the wheel, and what this one has but its editable installation."""
-    folder = tmp_path_factory.mktemp("venv")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    paths = {"base": str(folder), "platbase": str(folder)}
-    own = Path(sysconfig.get_path("purelib", "venv", vars=paths))
-    here = Path(sysconfig.get_path("purelib"))
-    # A folder of links, for a .pth file in the folder itself would be read as well.
-    others = folder / "others"
-    others.mkdir()
-    for each in here.iterdir():
-        if each.suffix != ".pth" and "trainingrun" not in each.name:
-            (others / each.name).symlink_to(each)
-    (own / "others.pth").write_text(f"{others}\n")
-    pip = [sys.executable, "-m", "pip", f"--python={folder}/bin/python", "install"]
-    subprocess.run([*pip, "--no-deps", "--no-index", "--quiet", str(wheel)], check=True)
-    return folder / "bin"
-
-
-def call(folder: Path, *command: str) -> str:
-    """What a command prints in a folder without a checkout, and without what leads to this one."""
-    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    """Of an environment with `trainingrun[cli]`."""
+    return installed_wheel.installed(wheel, tmp_path_factory.mktemp("venv"), "cli")
 
 
 def test_the_wheel_validates_renders_and_has_the_client(bin_folder: Path, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ GOLDEN = REPOSITORY / "tests" / "unit" / "golden"
 SAMPLES = sorted((REPOSITORY / "manifests" / "samples").glob("*.yaml"))
 BATCH_INFERENCE = REPOSITORY / "manifests" / "batch-inference.yaml"
 """No run, but a Job that reads one."""
+IMAGE = "trainingrun-torch:dev"
+"""Of runs that name none: not the release's, whose name has a version."""
 UID = "1a2b3c4d-5e6f-4a7b-8c9d-0e1f2a3b4c5d"
 
 
@@ -48,7 +50,7 @@ def rendered(
     run: TrainingRun, platform: platforms.PlatformName = "generic", excluded: tuple[str, ...] = ()
 ) -> list[Any]:
     """Everything of one attempt, in the order in which the operator applies it."""
-    settings = rendering.RenderSettings(platform=platform, token_key="0a1b2c3d")
+    settings = rendering.RenderSettings(platform=platform, token_key="0a1b2c3d", image=IMAGE)
     return [
         *rendering.support_objects(run, settings),
         rendering.token_secret(run, settings.token_key),

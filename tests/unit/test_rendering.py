@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from support.goldens import UID, a_run, rendered
+from support.goldens import IMAGE, UID, a_run, rendered
 from trainingrun import rendering
 from trainingrun.api import quantities
 from trainingrun.api.v1alpha1 import TrainingRun
@@ -436,7 +436,7 @@ def test_the_runtime_reads_its_contract_from_the_head():
     ][0]["env"]
     (text,) = [v["value"] for v in head_env if v["name"] == "TRAININGRUN_CONTRACT"]
     assert RunContract.model_validate(json.loads(text)) == rendering.contract(
-        run, 1, rendering.RenderSettings()
+        run, 1, rendering.RenderSettings(image=IMAGE)
     )
 
 
