@@ -7,7 +7,8 @@ The commit is that of HEAD, which has the tag of the version in pyproject.toml. 
 commit's time, so that a second call makes the same bytes.
 
 Files: the wheel and the sdist, the chart, install.yaml with both images by digest, the JSON schema
-of a TrainingRun, for each image a CycloneDX document of its lock's packages, and SHA256SUMS.
+of a TrainingRun, a first run, for each image a CycloneDX document of its lock's packages, and
+SHA256SUMS.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ import release_names
 
 ROOT = release_names.ROOT
 DIST = ROOT / "dist"
+QUICKSTART = ROOT / "manifests" / "samples" / "quickstart.yaml"
 BOM_ENVIRONMENT = ROOT / "build" / "sbom"
 BILLS = {
     "trainingrun-operator": "operator/requirements.lock",
@@ -77,6 +79,7 @@ def main() -> None:
     (DIST / "install.yaml").write_text(manifest)
     schema = _run(sys.executable, "-m", "trainingrun.api.json_schema")
     (DIST / "trainingrun.schema.json").write_text(schema)
+    shutil.copy2(QUICKSTART, DIST)
     for image, lock in BILLS.items():
         _bill(lock, DIST / f"{image}-{names['VERSION']}.cdx.json")
     sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in _made()]

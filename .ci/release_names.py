@@ -3,8 +3,8 @@
 
 The names of .ci/release.env and the version of pyproject.toml take the place of the former ones in
 the chart, the README, the samples, the Dockerfiles and the operator's default; and the chart's
-README gets its table of values, from the comments of values.yaml. With --check nothing is written, and a file that differs
-ends it with code 1.
+README gets its table of values, from the comments of values.yaml. With --check nothing is written,
+and a file that differs ends it with code 1.
 """
 
 import json

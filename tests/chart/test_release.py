@@ -104,6 +104,7 @@ def test_a_release_has_each_file_with_its_sum_and_the_same_bytes_again(
         f"trainingrun-operator-{VERSION}.cdx.json",
         f"trainingrun-torch-{VERSION}.cdx.json",
         "install.yaml",
+        "quickstart.yaml",
         "trainingrun.schema.json",
     }
     for name, digest in found.items():
@@ -169,6 +170,8 @@ def test_no_file_of_a_user_keeps_the_former_names(checkout: Checkout):
         assert "git.example.com" not in file.read_text()
     framework = (checkout.folder / "manifests" / "samples" / "lightning.yaml").read_text()
     assert f"\n  image: {REGISTRY}/trainingrun-lightning:{VERSION}\n" in framework
+    default = "operator/trainingrun/rendering/platforms/__init__.py"
+    assert f'"{REGISTRY}/trainingrun-torch:{VERSION}"' in (checkout.folder / default).read_text()
     own = (checkout.folder / "manifests" / "samples" / "script-in-image.yaml").read_text()
     assert "registry.example.com/vision" in own, "not an image of ours"
 

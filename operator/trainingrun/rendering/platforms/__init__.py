@@ -117,7 +117,7 @@ class RenderSettings:
     """How pods are rendered on this cluster."""
 
     image: str = "registry.example.com/trainingrun-torch:0.1.0"
-    """Training image of runs that name none: the release's own, which `make generate` writes here."""
+    """Training image of runs that name none: the release's own, written here by `make generate`."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """Pull policy of that image and of the runs' own."""
     platform: PlatformName = "generic"
