@@ -197,7 +197,8 @@ release-images: .named-base
 	$(MAKE) images BASE_IMAGE='$(RELEASE_BASE_IMAGE)'
 
 # Each image lists its packages and says how it was built (SBOM and provenance), and is pushed; what it was pushed
-# as is noted in build/images, from where `make release` takes its digest.
+# as is noted in build/images, from where `make release` takes its digest. No address of a package registry is
+# handed on, as for `make images`: the provenance would show it.
 PLATFORMS ?= linux/amd64,linux/arm64
 PUBLISH = docker buildx build --platform '$(PLATFORMS)' --sbom=true --provenance=mode=max --push \
   --build-arg BASE_IMAGE='$(RELEASE_BASE_IMAGE)' --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION)
