@@ -18,14 +18,18 @@ def test_the_api_server_fills_in_the_same_defaults_as_the_models(
 
 def test_a_partly_given_object_gets_the_other_defaults(apiserver: ApiServer, namespace: str):
     run = apiserver.create(
-        minimal_run(namespace, workers={"count": 3}, failures={"backoff": {"factor": 3}})
+        minimal_run(namespace, workers={"count": 3}, checkpoints={"everySteps": 5})
     )
     assert run["spec"]["workers"]["resources"] == {"cpu": "1", "memory": "2Gi"}
-    assert run["spec"]["failures"]["backoff"] == {
-        "initialSeconds": 10,
-        "factor": 3,
-        "maxSeconds": 600,
-    }
+    assert run["spec"]["checkpoints"] == {"keep": 2, "everySteps": 5}
+
+
+def test_what_is_inherited_stays_unset(apiserver: ApiServer, namespace: str):
+    """A default of the API server's would look as if the run had set the field."""
+    run = apiserver.create(minimal_run(namespace, failures={"backoff": {"factor": 3}}))
+    assert run["spec"]["failures"] == {"backoff": {"factor": 3}, "hang": {}}
+    assert run["spec"]["workers"]["capacity"] == {}
+    assert run["spec"]["storage"] == {"uri": "s3://runs/team-a", "output": {}}
 
 
 def test_free_form_objects_keep_every_field(apiserver: ApiServer, namespace: str):

@@ -21,7 +21,7 @@ from typing import Any
 
 from support.binaries import apiserver_binaries, kuberay_crds
 from support.ports import free_ports
-from trainingrun.api.crd import crd
+from trainingrun.api.crd import crd, defaults_crds
 from trainingrun.cluster.bounded_json import loads
 
 START_SECONDS = 180
@@ -156,10 +156,11 @@ class ApiServer:
         return name
 
     def install_crds(self) -> None:
-        """Those of KubeRay and of TrainingRun."""
+        """Those of KubeRay, of TrainingRun and of its defaults."""
         for file in kuberay_crds():
             self.install_crd(file.read_text())
-        self.install_crd(crd())
+        for own in (crd(), *defaults_crds()):
+            self.install_crd(own)
 
     def install_crd(self, crd: Mapping[str, Any] | str) -> None:
         """Applies a CRD, as data or YAML text, and waits until the server serves it."""

@@ -203,7 +203,6 @@ ROWS: list[Row] = [
     ),
     required("spec", {"training": {"function": "a:b"}, "storage": _STORAGE}),
     required("spec.training", {"function": "a:b"}),
-    required("spec.storage", _STORAGE),
     *by_rule(
         "spec.image",
         IMAGE,
@@ -664,7 +663,6 @@ ROWS: list[Row] = [
         [{"type": "OnDemand", "fallback": {}}, {"fallback": {}}],
         "spec.workers.capacity",
     ),
-    required("spec.storage.uri", "s3://runs"),
     *by_rule(
         "spec.storage.uri",
         FOLDER,

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainingrun.api.crd import crd, schema
-from trainingrun.api.v1alpha1 import RunSpec
+from trainingrun.api.crd import crd, run_spec
 
 MISSING = object()
 """A row's value for: the field is not there."""
@@ -122,12 +121,12 @@ def constraints() -> Iterator[tuple[str, str, str]]:
     for rule in root["x-kubernetes-validations"]:
         yield rule["fieldPath"].removeprefix("."), "rule", rule["message"]
     yield "spec", "required", ""
-    yield from _below("spec", schema(RunSpec))
+    yield from _below("spec", run_spec())
 
 
 def fields() -> Iterator[tuple[str, str]]:
     """Path and type of every field of the spec."""
-    yield from _types("spec", schema(RunSpec))
+    yield from _types("spec", run_spec())
 
 
 def _types(path: str, node: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from support.pod_fields import TEMPLATES
-from trainingrun.api.crd import crd, schema
+from trainingrun.api.crd import crd, run_spec
 from trainingrun.api.generate import generated, main
 from trainingrun.api.pods_spec import Workers
 from trainingrun.api.status import RunStatus
@@ -24,7 +24,7 @@ def nodes(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 ROOT = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 BOUNDED = dict(nodes("", ROOT))
-NODES = dict(nodes("", {**ROOT, "properties": {**ROOT["properties"], "spec": schema(RunSpec)}}))
+NODES = dict(nodes("", {**ROOT, "properties": {**ROOT["properties"], "spec": run_spec()}}))
 """Without the bounds of numbers in Kubernetes' own fields."""
 
 

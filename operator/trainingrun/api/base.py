@@ -183,6 +183,13 @@ def without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
+def inherited(schema: dict[str, Any]) -> None:
+    """For `json_schema_extra`: the CRD has no default, which would look as if the run had set the
+    field, and would hide that of TrainingDefaults.
+    """
+    schema.pop("default", None)
+
+
 def list_by(key: str) -> JsonDict:
     """For `json_schema_extra`: no two items have the same `key`, and each is applied by itself."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}

@@ -1,10 +1,11 @@
-"""The CustomResourceDefinition, made from the models: one source for API server and Python.
+"""The CustomResourceDefinitions, made from the models: one source for API server and Python.
 
 Pydantic's JSON schema is turned into what Kubernetes calls structural: no references, no unions,
 one type everywhere. Every field keeps its docstring as description, and every `Rule` becomes an
 `x-kubernetes-validations` entry.
 """
 
+import re
 from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -13,6 +14,16 @@ from pydantic_core import core_schema
 from trainingrun_protocol.wire import Wire
 
 from .base import Model, Rule
+from .defaults import (
+    CLUSTER_DEFAULTS_KIND,
+    CLUSTER_DEFAULTS_PLURAL,
+    DEFAULTS_KIND,
+    DEFAULTS_NAME,
+    DEFAULTS_PLURAL,
+    FIELDS,
+    FieldTree,
+    Maximum,
+)
 from .pod_numbers import bounded
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
@@ -37,7 +48,7 @@ def crd() -> Schema:
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": 253}},
             },
-            "spec": bounded(schema(RunSpec)),
+            "spec": bounded(run_spec()),
             # No defaults within: a status holds what the operator wrote and nothing else. Before
             # that kstatus would take the run for done; of an older generation it is in progress.
             "status": {
@@ -82,6 +93,113 @@ def crd() -> Schema:
             ],
         },
     }
+
+
+def defaults_crds() -> tuple[Schema, Schema]:
+    """The CRDs of TrainingDefaults and ClusterTrainingDefaults."""
+    return (
+        _defaults_crd(
+            "Namespaced",
+            DEFAULTS_KIND,
+            DEFAULTS_PLURAL,
+            "Defaults and limits of the TrainingRuns of its namespace.",
+        ),
+        _defaults_crd(
+            "Cluster",
+            CLUSTER_DEFAULTS_KIND,
+            CLUSTER_DEFAULTS_PLURAL,
+            "Defaults and limits of the TrainingRuns of all namespaces.",
+        ),
+    )
+
+
+def _defaults_crd(scope: str, kind: str, plural: str, description: str) -> Schema:
+    spec = _partial(bounded(run_spec()), FIELDS)
+    spec["description"] = "What runs get that do not set it themselves, and the most they may ask."
+    spec["properties"]["maximum"] = schema(Maximum)
+    root = {
+        "type": "object",
+        "description": description,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 253}},
+            },
+            "spec": spec,
+        },
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self.metadata.name == '{DEFAULTS_NAME}'",
+                "message": f"must be {DEFAULTS_NAME}: one object counts, and no other is read",
+                "fieldPath": ".metadata.name",
+            }
+        ],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": scope,
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": root},
+                }
+            ],
+        },
+    }
+
+
+def _partial(node: Schema, tree: FieldTree | None) -> Schema:
+    """Those fields of an object, of which none is required and none has a default, with the rules
+    that are about them alone.
+    """
+    found = {key: value for key, value in node.items() if key not in ("default", "required")}
+    if "properties" not in node or "x-kubernetes-preserve-unknown-fields" in node:
+        return found
+    kept = node["properties"].keys() if tree is None else tree.keys()
+    found["properties"] = {
+        name: _partial(node["properties"][name], None if tree is None else tree[name])
+        for name in kept
+    }
+    whole = set(kept) if tree is None else {name for name, below in tree.items() if below is None}
+    rules = [
+        rule
+        for rule in _rules(node)
+        if "oldSelf" not in rule["rule"]
+        and set(re.findall(r"\bself[.](\w+)", rule["rule"])) <= whole
+    ]
+    found.pop("x-kubernetes-validations", None)
+    return {**found, "x-kubernetes-validations": rules} if rules else found
+
+
+def _rules(node: Schema) -> list[Schema]:
+    found: list[Schema] = node.get("x-kubernetes-validations", [])
+    return found
+
+
+def run_spec() -> Schema:
+    """The schema of a run's spec, before `bounded`, and without the requirements of the model that
+    TrainingDefaults may meet: the operator checks them, once it has merged both.
+    """
+    spec = schema(RunSpec)
+    storage = dict(spec["properties"]["storage"])
+    del storage["required"]
+    required = [name for name in spec["required"] if name != "storage"]
+    return {**spec, "required": required, "properties": {**spec["properties"], "storage": storage}}
 
 
 def schema(model: type[Wire]) -> Schema:

@@ -12,18 +12,18 @@ from trainingrun_protocol.failure_rules import (
     Then,
 )
 
-from .base import Model, NumberOrAuto, Rule, Whole
+from .base import Model, NumberOrAuto, Rule, Whole, inherited
 
 
 class Backoff(Model):
     """The wait before the next attempt: initialSeconds * factor ** (failures in a row - 1)."""
 
-    initial_seconds: Whole = Field(default=10, ge=0, le=86400)
-    """Seconds before the first retry."""
-    factor: Whole = Field(default=2, ge=1, le=10)
-    """By how much each further wait is longer."""
-    max_seconds: Whole = Field(default=600, ge=0, le=86400)
-    """The longest wait, in seconds."""
+    initial_seconds: Whole = Field(default=10, ge=0, le=86400, json_schema_extra=inherited)
+    """Seconds before the first retry. Default: 10."""
+    factor: Whole = Field(default=2, ge=1, le=10, json_schema_extra=inherited)
+    """By how much each further wait is longer. Default: 2."""
+    max_seconds: Whole = Field(default=600, ge=0, le=86400, json_schema_extra=inherited)
+    """The longest wait, in seconds. Default: 600."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -48,14 +48,15 @@ SHORTEST_AUTO_S = 300
 class Hang(Model):
     """What counts as a hang, and what follows."""
 
-    after_seconds: NumberOrAuto = "auto"
+    after_seconds: NumberOrAuto = Field(default="auto", json_schema_extra=inherited)
     """Seconds without a step, 10 to 86400. auto: ten times the longest of the last hundred steps,
     at least 300, and at least 1800 while a rank computes. Outside of the steps of a session, and
     without one, the ranks have to use no CPU, GPU or network for that long, and for 25 s at
-    least."""
-    action: Literal["Restart", "Report"] = "Restart"
+    least. Default: auto."""
+    action: Literal["Restart", "Report"] = Field(default="Restart", json_schema_extra=inherited)
     """Restart: the process that the others wait for is ended, and the workers begin again from the
-    last step. Report: the stacks are kept and the condition Waiting says so; nothing is ended."""
+    last step. Report: the stacks are kept and the condition Waiting says so; nothing is ended.
+    Default: Restart."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -175,16 +176,16 @@ class FailureRule(Model):
 class Failures(Model):
     """How often, and how soon, a run is tried again."""
 
-    max_restarts: Whole = Field(default=3, ge=0, le=10000)
+    max_restarts: Whole = Field(default=3, ge=0, le=10000, json_schema_extra=inherited)
     """Retries after failures of the application itself, such as an exception. None follows the same
     error of the code in two attempts in a row before their first step, and an error of a script
-    after its training."""
-    max_preemptions: Whole = Field(default=-1, ge=-1, le=100000)
+    after its training. Default: 3."""
+    max_preemptions: Whole = Field(default=-1, ge=-1, le=100000, json_schema_extra=inherited)
     """Losses of infrastructure that are survived; -1: as many as there are. Of a sweep they hold
-    for each trial: one that is lost more often fails alone."""
-    max_hangs: Whole = Field(default=3, ge=-1, le=100000)
+    for each trial: one that is lost more often fails alone. Default: -1."""
+    max_hangs: Whole = Field(default=3, ge=-1, le=100000, json_schema_extra=inherited)
     """Hangs that are ended by a restart; the next one ends the run. -1: as many as there are. Of a
-    sweep they hold for each trial, which alone fails."""
+    sweep they hold for each trial, which alone fails. Default: 3."""
     hang: Hang = Field(default_factory=Hang)
     """What counts as a hang, and what follows."""
     backoff: Backoff = Field(default_factory=Backoff)
@@ -200,13 +201,16 @@ class Failures(Model):
     refill_after_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
     """The same after so many seconds of training in steps that counted, and a newer checkpoint.
     With both, what comes first."""
-    max_attempts_without_progress: Whole = Field(default=3, ge=1, le=1000)
-    """Attempts in a row that may end without a newer checkpoint, whatever ended them."""
-    keep_failed_pods_seconds: Whole = Field(default=0, ge=0, le=604800)
+    max_attempts_without_progress: Whole = Field(
+        default=3, ge=1, le=1000, json_schema_extra=inherited
+    )
+    """Attempts in a row that may end without a newer checkpoint, whatever ended them.
+    Default: 3."""
+    keep_failed_pods_seconds: Whole = Field(default=0, ge=0, le=604800, json_schema_extra=inherited)
     """Seconds for which the pods of a failed attempt stay after its driver has ended. Their GPUs
     stay in use for as long. The next attempt, suspend, a spent budget with action Suspend and
     ttlSecondsAfterFinished free them earlier. More seconds than an attempt began with keep its pods
-    for ten minutes longer at most."""
+    for ten minutes longer at most. Default: 0."""
 
     @property
     def contract_rules(self) -> list[ContractRule]:

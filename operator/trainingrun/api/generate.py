@@ -1,6 +1,6 @@
 """Writes what is made from the models: `python -m trainingrun.api.generate [--check]`.
 
-The files are manifests/crd/trainingruns.yaml, the chart's copy of it, docs/api.md and
+The files are the CRDs in manifests/crd, the chart's copies of them, docs/api.md and
 docs/conditions.md, below the current folder. With --check nothing is written, and a file that
 differs ends it with code 1.
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from .crd import PRINTER_COLUMNS, Schema, crd
+from .crd import PRINTER_COLUMNS, Schema, crd, defaults_crds
+from .defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME, FIELDS
 from .pod_numbers import Inline
 from .quantities import MAX_LENGTH
 from .reasons import CONDITIONS, EVENTS
@@ -36,14 +37,19 @@ _Dumper.add_representer(
 
 def generated() -> Mapping[Path, str]:
     """Every generated file, by its path in the repository."""
-    plain = crd()
-    # As in the chart's copy: `doctor` tells by it whether CRD and operator fit.
+    # As in the chart's copies: `doctor` tells by it whether CRD and operator fit.
     labels = {"labels": {"app.kubernetes.io/version": metadata.version("trainingrun")}}
-    labeled = {**plain, "metadata": {**plain["metadata"], **labels}}
-    text = _yaml(plain)
+    crds = dict[Path, str]()
+    for plain, template in (
+        (crd(), "crd.yaml"),
+        *((one, f"crd-{one['spec']['names']['plural']}.yaml") for one in defaults_crds()),
+    ):
+        labeled = {**plain, "metadata": {**plain["metadata"], **labels}}
+        file = Path(f"manifests/crd/{plain['spec']['names']['plural']}.yaml")
+        crds[file] = _NOTE + _yaml(labeled)
+        crds[Path("charts/trainingrun-operator/templates") / template] = _NOTE + _template(plain)
     return {
-        Path("manifests/crd/trainingruns.yaml"): _NOTE + _yaml(labeled),
-        Path("charts/trainingrun-operator/templates/crd.yaml"): _NOTE + _template(text),
+        **crds,
         Path("docs/api.md"): _reference(),
         Path("docs/conditions.md"): "\n".join(_conditions()) + "\n",
     }
@@ -53,7 +59,7 @@ def _yaml(schema: Schema) -> str:
     return yaml.dump(schema, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
 
 
-def _template(text: str) -> str:
+def _template(schema: Schema) -> str:
     """The CRD as a template, with values crds.enabled and crds.keep, and the chart's labels."""
     keep = (
         '  labels: {{- include "trainingrun.labels" . | nindent 4 }}\n'
@@ -62,9 +68,10 @@ def _template(text: str) -> str:
         "    helm.sh/resource-policy: keep\n"
         "{{- end }}\n"
     )
+    text = _yaml(schema)
     if "{{" in text:
         raise ValueError("Helm would read {{ in a description as a template; write it otherwise")
-    head, name, rest = text.partition(f"  name: {crd()['metadata']['name']}\n")
+    head, name, rest = text.partition(f"  name: {schema['metadata']['name']}\n")
     # {{- eats the line's end before it, so each stands at the end of what it follows.
     return "{{- if .Values.crds.enabled }}\n" + head + name + keep + rest + "{{- end }}\n"
 
@@ -88,7 +95,27 @@ def _reference() -> str:
     for name in ("spec", "status"):
         for path, node in _objects(name, root["properties"][name]):
             lines += ["", *_section(path, node)]
+    lines += ["", *_defaults_reference()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _defaults_reference() -> Iterator[str]:
+    """Of the kinds of which runs have defaults: all but `maximum` is as in a run."""
+    (spec, *_) = (
+        each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        for each in defaults_crds()
+    )
+    yield f"# {DEFAULTS_KIND} and {CLUSTER_DEFAULTS_KIND} ({API_VERSION})"
+    yield ""
+    yield (
+        f"An object of either kind is named `{DEFAULTS_NAME}`. Its spec has these fields of a run, "
+        "none of them required, and `maximum`; see [defaults.md](defaults.md):"
+    )
+    yield ""
+    for name, below in FIELDS.items():
+        yield f"- `{name}`" + (f": {', '.join(f'`{field}`' for field in below)}" if below else "")
+    yield ""
+    yield from _section("spec.maximum", spec["properties"]["maximum"])
 
 
 def _objects(path: str, node: Schema) -> Iterator[tuple[str, Schema]]:

@@ -117,7 +117,7 @@ def _sentence(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return f"{path} is not a field; {_known(location, value)}"
     if kind == "missing":
-        return f"{path} is missing{_meaning(location)}"
+        return f"{path} is missing{_meaning(location)}{_elsewhere(location)}"
     if kind == "pod_field_unknown":
         names = detail["msg"].split()
         advice = did_you_mean(location[-1], names) or f"there are {', '.join(names)}"
@@ -243,6 +243,11 @@ def _meaning(location: Location) -> str:
     text = " ".join((field.description or "").split()) if field else ""
     first = text.split(". ")[0].rstrip(".")
     return f"; add it: {first[0].lower()}{first[1:]}" if first else "; add it"
+
+
+def _elsewhere(location: Location) -> str:
+    named = tuple(location) in (("spec", "storage"), ("spec", "storage", "uri"))
+    return ", or have TrainingDefaults of its namespace set storage.uri" if named else ""
 
 
 def _choices(location: Location) -> str:

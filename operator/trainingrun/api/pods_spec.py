@@ -18,6 +18,7 @@ from .base import (
     Model,
     Rule,
     Whole,
+    inherited,
     is_own_variable,
     list_by,
     matching,
@@ -346,31 +347,38 @@ class Fallback(Model):
     they are, and so does the head.
     """
 
-    after_preemptions: Whole = Field(default=3, ge=1, le=MOST_PREEMPTIONS)
-    """Spot nodes lost within withinSeconds after which new pods go to on-demand nodes."""
-    within_seconds: Whole = Field(default=3600, ge=60, le=604800)
-    """The seconds in which they are counted."""
+    after_preemptions: Whole = Field(
+        default=3, ge=1, le=MOST_PREEMPTIONS, json_schema_extra=inherited
+    )
+    """Spot nodes lost within withinSeconds after which new pods go to on-demand nodes.
+    Default: 3."""
+    within_seconds: Whole = Field(default=3600, ge=60, le=604800, json_schema_extra=inherited)
+    """The seconds in which they are counted. Default: 3600."""
     after_pending_seconds: Whole | None = Field(default=None, ge=10, le=86400)
     """Seconds for which a worker pod finds no spot node after which it goes to an on-demand one, or
     with PreferSpot to any. Default: 600, with PreferSpot 60."""
-    return_after_seconds: Whole = Field(default=1800, ge=60, le=31536000)
+    return_after_seconds: Whole = Field(
+        default=1800, ge=60, le=31536000, json_schema_extra=inherited
+    )
     """Seconds after the change, and after the last loss of a spot node, from which on new pods go
-    to spot nodes again."""
+    to spot nodes again. Default: 1800."""
 
 
 class Capacity(Model):
     """Which kind of node the workers run on. The head always runs on on-demand capacity."""
 
-    type: Literal["OnDemand", "Spot", "PreferSpot"] = "OnDemand"
+    type: Literal["OnDemand", "Spot", "PreferSpot"] = Field(
+        default="OnDemand", json_schema_extra=inherited
+    )
     """OnDemand and Spot require that capacity. PreferSpot requires spot nodes, so that node groups
     grow, until a worker pod has found none for 60 s, and then takes any node; with placement Spread
-    it takes any node at once, spot where there is some."""
+    it takes any node at once, spot where there is some. Default: OnDemand."""
     fallback: Fallback | None = None
     """When new worker pods go to on-demand nodes instead. Default: never."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "!has(self.fallback) || self.type != 'OnDemand'",
+            "!has(self.fallback) || (has(self.type) && self.type != 'OnDemand')",
             "needs capacity.type Spot or PreferSpot; with OnDemand every worker is on an on-demand "
             "node already",
             lambda capacity: capacity.fallback is None or capacity.type != "OnDemand",

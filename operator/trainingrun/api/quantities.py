@@ -1,15 +1,16 @@
 """Kubernetes quantities, such as `500m`, `4` or `16Gi`, as far as they are taken here."""
 
+import json
 import re
 from decimal import ROUND_CEILING, Decimal
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import WithJsonSchema
 
-from .base import Model, Rule
+from .base import Model, Rule, inherited
 
 PATTERN = r"[0-9]+([.][0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 MAX_LENGTH = 32
@@ -89,7 +90,8 @@ def _plain(number: Decimal) -> str:
 def unchanged(annotation: Any, path: str) -> str:
     """CEL: whether what is at `path` is as it was, with quantities compared by their values.
 
-    `cpu: "4"` is `cpu: 4`, whichever of the two a client writes.
+    `cpu: "4"` is `cpu: 4`, whichever of the two a client writes. A field that is inherited is as it
+    was if it now has, or had, its default: an earlier CRD wrote that into every run.
 
     Args:
         annotation: The type of the field.
@@ -101,12 +103,25 @@ def unchanged(annotation: Any, path: str) -> str:
             f"({one} == {other} || (isQuantity(string({one})) && isQuantity(string({other})) && "
             f"quantity(string({one})).compareTo(quantity(string({other}))) == 0))"
         )
-    elif _has_quantities(annotation):
-        fields = annotation.model_fields.values()
-        same = f"({' && '.join(unchanged(_typed(f), f'{path}.{f.alias}') for f in fields)})"
+    elif (model := _compared(annotation)) is not None:
+        fields = model.model_fields.values()
+        same = f"({' && '.join(_field_unchanged(f, f'{path}.{f.alias}') for f in fields)})"
     else:
         same = f"{one} == {other}"
     return f"has({one}) == has({other}) && (!has({one}) || {same})"
+
+
+def _field_unchanged(field: FieldInfo, path: str) -> str:
+    same = unchanged(_typed(field), path)
+    if field.json_schema_extra is not inherited:
+        return same
+    one, other = f"self.{path}", f"oldSelf.{path}"
+    default = json.dumps(field.default)
+    alone = (
+        f"!has({one}) && string({other}) == string({default})",
+        f"!has({other}) && string({one}) == string({default})",
+    )
+    return f"(has({one}) == has({other}) ? ({same}) : (({alone[0]}) || ({alone[1]})))"
 
 
 def _typed(field: FieldInfo) -> Any:
@@ -119,11 +134,20 @@ def _is_quantity(annotation: Any) -> bool:
     )
 
 
-def _has_quantities(annotation: Any) -> bool:
-    if not isinstance(annotation, type) or not issubclass(annotation, Model):
-        return False
-    fields = map(_typed, annotation.model_fields.values())
-    return any(_is_quantity(field) or _has_quantities(field) for field in fields)
+def _compared(annotation: Any) -> type[Model] | None:
+    """The model whose fields are compared one by one, for some of them are not equal by `==`."""
+    options = () if get_origin(annotation) is list else get_args(annotation)
+    for model in (annotation, *options):
+        if isinstance(model, type) and issubclass(model, Model):
+            fields = model.model_fields.values()
+            if any(
+                field.json_schema_extra is inherited
+                or _is_quantity(_typed(field))
+                or _compared(_typed(field)) is not None
+                for field in fields
+            ):
+                return model
+    return None
 
 
 def at_least(field: str, least: str, message: str) -> Rule:

@@ -31,8 +31,8 @@ class Scheduling(Model):
     rules: ClassVar[tuple[Rule, ...]] = (
         object_name("priority_class_name", "PriorityClass"),
         Rule(
-            "!has(self.queue) || self.queue.kind != 'Volcano' || !has(self.priorityClassName) || "
-            "size(self.priorityClassName) <= 63",
+            "!has(self.queue) || !has(self.queue.kind) || self.queue.kind != 'Volcano' || "
+            "!has(self.priorityClassName) || size(self.priorityClassName) <= 63",
             "must have at most 63 characters with a Volcano queue, which reads it from a label",
             lambda scheduling: (
                 scheduling.queue is None

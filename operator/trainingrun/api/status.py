@@ -25,6 +25,7 @@ from trainingrun_protocol.progress import (
 from trainingrun_protocol.wire import Wire
 
 from .base import list_by
+from .defaults import AppliedDefaults
 from .pods_spec import MOST_PREEMPTIONS
 
 MOST_ATTEMPTS = 20
@@ -563,6 +564,9 @@ class RunStatus(Wire):
     workers.standby is set."""
     checkpoint: CheckpointStatus | None = None
     """The newest committed checkpoint."""
+    defaults: AppliedDefaults | None = None
+    """What the run has from TrainingDefaults and ClusterTrainingDefaults, since before its first
+    attempt; later changes of them do not touch it. None: there were none."""
     restored_from: RestoredFrom | None = None
     """The other run from which this one begins: spec.storage.restoreFrom."""
     disruptions: Disruptions = Field(default_factory=Disruptions)

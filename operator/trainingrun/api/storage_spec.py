@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from .base import OBJECT_NAME, Model, Rule, Whole, matching, object_name
+from .base import OBJECT_NAME, Model, Rule, Whole, inherited, matching, object_name
 from .quantities import Quantity, at_least
 
 BUCKET_PATTERN = (
@@ -75,8 +75,9 @@ class RestoreFrom(Model):
 class Output(Model):
     """How much of what ranks and driver print is kept in the run's folder."""
 
-    max_size: Quantity = "1Gi"
-    """Bytes of the run, or of each trial of a sweep; beyond them the oldest lines are deleted."""
+    max_size: Quantity = Field(default="1Gi", json_schema_extra=inherited)
+    """Bytes of the run, or of each trial of a sweep; beyond them the oldest lines are deleted.
+    Default: 1Gi."""
     max_age_days: Whole | None = Field(default=None, ge=1, le=3650)
     """Days after which lines are deleted, while the run goes on. Default: they stay."""
 
@@ -92,7 +93,7 @@ class Storage(Model):
     """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it.
     `pvc://claim/team-a` is a folder on a PersistentVolumeClaim of the run's namespace, which the
     Ray containers of all pods mount: it has to be ReadWriteMany. `file:///…` is for a volume that
-    podTemplate mounts in them."""
+    podTemplate mounts in them. Required, here or in TrainingDefaults."""
     endpoint: str | None = Field(default=None, max_length=1024)
     """URL of an S3-compatible service. Default: the cloud's own."""
     region: str | None = Field(default=None, max_length=63)
@@ -118,7 +119,7 @@ class Storage(Model):
             "spaces; credentials go into a Secret: credentialsSecret",
         ),
         Rule(
-            f"!self.uri.startsWith('{_CLAIM_SCHEME}') || "
+            f"!has(self.uri) || !self.uri.startsWith('{_CLAIM_SCHEME}') || "
             "!(has(self.endpoint) || has(self.region) || has(self.credentialsSecret))",
             "is a claim, which has no endpoint, region and credentialsSecret; leave them out",
             lambda storage: (
@@ -128,7 +129,7 @@ class Storage(Model):
             "uri",
         ),
         Rule(
-            "!has(self.restoreFrom) || !has(self.restoreFrom.uri) || "
+            "!has(self.uri) || !has(self.restoreFrom) || !has(self.restoreFrom.uri) || "
             + on_the_same_claim("self.restoreFrom.uri", "self.uri"),
             OTHER_CLAIM,
             lambda storage: (

@@ -46,8 +46,9 @@ KUEUE_QUEUE = f"{KUEUE}/queue-name"
 MAX_NAME_LENGTH = 41
 """KubeRay takes RayJob names of up to 47 characters; an attempt's is `<run>-<number>`."""
 
-_OF_QUANTITIES = {"workers": Workers, "head": Head}
-"""Of the fields that cannot change, those with quantities, which are compared by value."""
+_OF_QUANTITIES = {"workers": Workers, "head": Head, "storage": Storage}
+"""Of the fields that cannot change, those with quantities and fields that are inherited, which are
+compared by value."""
 
 IMMUTABLE = (
     "image",
@@ -101,7 +102,8 @@ class RunSpec(Model):
     """A PodTemplateSpec merged over those of head and workers alike, before their own. Of the
     containers ray-head and ray-worker, each is merged in its own pods alone."""
     storage: Storage
-    """The bucket in which the run keeps its lease, checkpoints and result."""
+    """The bucket in which the run keeps its lease, checkpoints and result. Required, here or in
+    TrainingDefaults."""
     tracking: Tracking | None = None
     """Tools that draw curves of the run, and continue the same curve in every attempt. Default:
     none."""
@@ -148,7 +150,7 @@ class RunSpec(Model):
             "sweep",
         ),
         Rule(
-            "!has(self.sweep) || !has(self.storage.restoreFrom)",
+            "!has(self.sweep) || !has(self.storage) || !has(self.storage.restoreFrom)",
             "cannot be set together with storage.restoreFrom: trials begin at step 0; leave one of "
             "them out",
             lambda spec: spec.sweep is None or spec.storage.restore_from is None,
@@ -189,7 +191,7 @@ class RunSpec(Model):
         Rule(
             "!has(self.failures) || !has(self.failures.rules) || "
             "self.workers.placement != 'StrictPack' || "
-            "self.workers.capacity.type == 'OnDemand' || "
+            "!has(self.workers.capacity.type) || self.workers.capacity.type == 'OnDemand' || "
             "self.failures.rules.all(rule, rule.then != 'RestartOnDemand')",
             "RestartOnDemand cannot be set together with workers.placement StrictPack, by which a "
             "new worker has to be on the spot node of the others; use another placement or Restart",
@@ -223,7 +225,7 @@ class RunSpec(Model):
             "storage.uri",
         ),
         Rule(
-            "!has(self.training.code) || "
+            "!has(self.training.code) || !has(self.storage) || !has(self.storage.uri) || "
             + on_the_same_claim("self.training.code.uri", "self.storage.uri"),
             OTHER_CLAIM,
             lambda spec: (
@@ -350,7 +352,8 @@ class TrainingRun(Model):
             "metadata.name",
         ),
         Rule(
-            "!has(self.spec.storage.restoreFrom) || !has(self.spec.storage.restoreFrom.run) || "
+            "!has(self.spec.storage) || !has(self.spec.storage.restoreFrom) || "
+            "!has(self.spec.storage.restoreFrom.run) || "
             "self.spec.storage.restoreFrom.run != self.metadata.name",
             "must be another run, not this one; a former run of this name is named by its folder, "
             "in uri",

@@ -11,13 +11,21 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from ..client import following, manifest_files, places, retried_run, submitting, yaml_text
+from ..client import (
+    defaults,
+    following,
+    manifest_files,
+    places,
+    retried_run,
+    submitting,
+    yaml_text,
+)
 from ..client.sources import Cluster, Source, ThisMachine
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from . import views
 from .common import Endpoint, File, Name, wide_console
-from .errors import CliError
+from .errors import CliError, print_error
 from .sources import cluster_of, source_of, taking
 
 
@@ -166,7 +174,8 @@ def submit(
     ] = True,
 ) -> None:
     """Upload code to the run's bucket, apply the run, and follow it as `watch` does."""
-    found = manifest_files.read(file)
+    lookup = defaults.where_storage_is_missing(lambda: cluster.kube, print_error)
+    found = manifest_files.read(file, lookup)
     run = found.only_run()
     named = found.manifests[0]["metadata"].get("namespace")
     if cluster.namespace and named and cluster.namespace != named:

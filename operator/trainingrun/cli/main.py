@@ -7,9 +7,11 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from .. import rendering
+from ..api.defaults import AppliedDefaults
 from ..api.status import RestoredFrom
 from ..api.v1alpha1 import TrainingRun
 from ..client import manifest_files, yaml_text
+from ..client.defaults import Lookup, no_defaults, of_cluster
 from ..client.installation import own_version
 from ..local import Options, run_locally
 from ..local.display import SteadyStream
@@ -25,7 +27,7 @@ from . import (
     trace_command,
     version_command,
 )
-from .common import File, seconds, wide_console
+from .common import Context, File, connect, seconds, wide_console
 from .errors import CliError, one_sentence, print_error
 
 app = typer.Typer(
@@ -112,20 +114,54 @@ def run(
     raise typer.Exit(0 if succeeded else 1)
 
 
+OfDefaults = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace whose TrainingDefaults count.",
+        show_default="none, and no cluster",
+    ),
+]
+
+
+def _defaults_of(namespace: str | None, context: str | None) -> Lookup:
+    """Where the defaults of a file's runs are looked up."""
+    if namespace is None and context is None:
+        return no_defaults
+    return of_cluster(connect(namespace, context), print_error)
+
+
+def _print_origins(applied: AppliedDefaults | None) -> None:
+    for source in applied.sources if applied else ():
+        if source.fields:
+            typer.echo(f"  from {source.kind} {source.name}: {', '.join(source.fields)}")
+
+
 @app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="YAML files; - is stdin.")],
+    namespace: OfDefaults = None,
+    context: Context = None,
 ) -> None:
-    """Say what is wrong in files, without a cluster; exit code 1 if anything is."""
+    """Say what is wrong in files, without a cluster; exit code 1 if anything is.
+
+    With --namespace or --context: as runs of that namespace, with its TrainingDefaults.
+    """
     wrong = False
+    with one_sentence():
+        lookup = _defaults_of(namespace, context)
     for file in files:
-        found = manifest_files.read(file)
+        with one_sentence():
+            found = manifest_files.read(file, lookup)
         for problem in found.problems:
             print_error(problem)
         wrong = wrong or bool(found.problems)
         if not found.problems:
             names = ", ".join(each.metadata.name for each in found.runs)
             typer.echo(f"{found.name}: {names} is valid")
+            for applied in found.defaults:
+                _print_origins(applied)
     raise typer.Exit(1 if wrong else 0)
 
 
@@ -140,10 +176,16 @@ def render(
     image: Annotated[
         str, typer.Option(help="Training image of runs that name none.")
     ] = _DEFAULTS.image,
+    namespace: OfDefaults = None,
+    context: Context = None,
 ) -> None:
-    """Print the manifests of an attempt as the operator would apply them."""
+    """Print the manifests of an attempt as the operator would apply them.
+
+    With --namespace or --context: of a run of that namespace, with its TrainingDefaults.
+    """
     with one_sentence(ValueError):
-        found = _with_uid(manifest_files.read(file).only_run())
+        lookup = _defaults_of(namespace, context)
+        found = _with_uid(manifest_files.read(file, lookup).only_run())
         settings = rendering.RenderSettings(platform=platforms.known_name(platform), image=image)
         manifests = [
             rendering.token_secret(found, settings.token_key),

@@ -227,9 +227,11 @@ def _of_bucket(
     reading: _Reading, run: Mapping[str, Any], endpoint: str | None, masking: Masking
 ) -> dict[str, str]:
     """What is in the run's folder, by path: it is there when the pods are gone."""
-    storage, files = run["spec"]["storage"], dict[str, str]()
+    storage, files = run["spec"].get("storage") or {}, dict[str, str]()
 
     def read() -> None:
+        if "uri" not in storage:
+            raise RunError("the run has no storage.uri until it begins")
         if storage["uri"].startswith("file:"):
             raise RunError(f"{storage['uri']} is a folder of the pods")
         with bucket_access():

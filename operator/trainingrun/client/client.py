@@ -12,7 +12,9 @@ from ..api.errors import RunError
 from ..api.parse import parse
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..local.folder import root_of
+from ..rendering.defaults import applied as applied_defaults
 from . import manifest_files
+from .defaults import Lookup, no_defaults, where_storage_is_missing
 from .function_code import code_of
 from .local_process import LocalProcess
 from .places import LOG
@@ -97,7 +99,8 @@ class Client:
             RunError: The run is not valid, its code cannot be sent, or the cluster, the bucket or
                 this machine does not take it.
         """
-        manifest, config_maps, packed, beside = _read(train, Path(code) if code else None)
+        lookup = self._lookup_of_storage()
+        manifest, config_maps, packed, beside = _read(train, Path(code) if code else None, lookup)
         given = {
             "training": {"config": config, "requirements": requirements},
             "workers": {
@@ -116,7 +119,8 @@ class Client:
         manifest = manifest_files.named(_plain(manifest))
         if isinstance(self._source, ThisMachine):
             return self._begin_here(self._source, manifest, config_maps, packed, beside)
-        submission = Submission.of(manifest, config_maps, packed)
+        applied = applied_defaults(manifest, lookup(manifest))
+        submission = Submission.of(manifest, config_maps, packed, applied)
         metadata, source = manifest["metadata"], self._source
         if (other := metadata.get("namespace")) and other != source.kube.namespace:
             if source.namespace:
@@ -127,6 +131,12 @@ class Client:
             source = Cluster(other, source.context)
         submission.apply(source.kube, self._endpoint, LOG.info)
         return Run(source, metadata["name"], self._endpoint)
+
+    def _lookup_of_storage(self) -> Lookup:
+        source = self._source
+        if isinstance(source, ThisMachine):
+            return no_defaults
+        return where_storage_is_missing(lambda: source.kube, LOG.info)
 
     def _begin_here(
         self,
@@ -180,7 +190,7 @@ class Client:
 
 
 def _read(
-    train: Train, folder: Path | None
+    train: Train, folder: Path | None, lookup: Lookup
 ) -> tuple[dict[str, Any], list[dict[str, Any]], bytes | None, Path | None]:
     """The TrainingRun, its ConfigMaps, its code, and the folder of its file."""
     function: str | None = None
@@ -213,7 +223,7 @@ def _read(
             "TrainingRun as a YAML file, a mapping or a model"
         )
     file = Path(train)
-    submission = Submission.prepare(manifest_files.read(file), None, None, file)
+    submission = Submission.prepare(manifest_files.read(file, lookup), None, None, file)
     return submission.manifest, submission.config_maps, packed, file.absolute().parent
 
 

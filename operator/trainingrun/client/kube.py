@@ -22,6 +22,7 @@ from ..local.terminal_text import end_of
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
+from ..rendering.defaults import resolved_by_status
 from .errors import NotFoundError, UnreachableError
 
 _TIMEOUT_S = 30
@@ -136,7 +137,7 @@ class Kube:
         return dict(loads(text))
 
     def runs(self, everywhere: bool) -> list[dict[str, Any]]:
-        """The TrainingRuns of the namespace, or of all of them."""
+        """The TrainingRuns of the namespace, or of all of them, each with its defaults."""
         with _one_sentence("TrainingRuns"):
             if everywhere:
                 found = self._custom.list_cluster_custom_object(**_RUNS)
@@ -144,20 +145,19 @@ class Kube:
                 found = self._custom.list_namespaced_custom_object(
                     namespace=self.namespace, **_RUNS
                 )
-        return list(found["items"])
+        return [dict(resolved_by_status(each)) for each in found["items"]]
 
     def run(self, name: str) -> dict[str, Any]:
-        """One TrainingRun.
+        """One TrainingRun, with what its status says that it has from its defaults.
 
         Raises:
             NotFoundError: There is none of that name.
         """
         with self._about(name):
-            return dict(
-                self._custom.get_namespaced_custom_object(
-                    namespace=self.namespace, name=name, **_RUNS
-                )
+            found = self._custom.get_namespaced_custom_object(
+                namespace=self.namespace, name=name, **_RUNS
             )
+        return dict(resolved_by_status(found))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The Events about a TrainingRun that the API server still has.

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..api.defaults import AppliedDefaults
 from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import KIND, TrainingRun
+from ..rendering import defaults
 from . import yaml_text
+from .defaults import Lookup, no_defaults
 
 _SUFFIX_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of which Kubernetes makes the end of a generated name."""
@@ -25,7 +28,9 @@ class Documents:
     name: str
     """The file's name, as it was given."""
     runs: list[TrainingRun] = field(default_factory=list)
-    """The valid TrainingRuns."""
+    """The valid TrainingRuns, with their defaults."""
+    defaults: list[AppliedDefaults | None] = field(default_factory=list)
+    """Where those of each TrainingRun are from; None: it has none."""
     manifests: list[dict[str, Any]] = field(default_factory=list)
     """The same as they were written; one with generateName has a name."""
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -57,8 +62,16 @@ class Documents:
         self.problems.append(f"{self.name}:{'' if line is None else f'{line}:'} {sentence}")
 
 
-def read(path: Path) -> Documents:
-    """Read a file; `-` is the standard input. What is wrong with it is in `problems`."""
+def read(path: Path, lookup: Lookup = no_defaults) -> Documents:
+    """Read a file; `-` is the standard input. What is wrong with it is in `problems`.
+
+    Args:
+        path: Of the file.
+        lookup: Finds the defaults of each TrainingRun.
+
+    Raises:
+        RunError: The cluster does not say which defaults there are.
+    """
     # Python has the bytes of a name that are not UTF-8 as characters that cannot be printed.
     found = Documents(os.fsencode(path).decode(errors="backslashreplace"))
     try:
@@ -73,7 +86,7 @@ def read(path: Path) -> Documents:
     else:
         for document in documents:
             for item in _items(document):
-                _add(item, found)
+                _add(item, found, lookup)
         if not found.runs and not found.problems:
             only = [*(f"ConfigMap {name}" for name in found.config_maps), *found.others]
             beside = f", only {', '.join(only)}" if only else ""
@@ -90,13 +103,13 @@ def _items(document: yaml_text.Document) -> list[yaml_text.Document]:
     return [document]
 
 
-def _add(document: yaml_text.Document, found: Documents) -> None:
+def _add(document: yaml_text.Document, found: Documents, lookup: Lookup) -> None:
     manifest = document.value
     kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
     if kind == "ConfigMap":
         _add_config_map(document, found)
     elif kind is None or "apiVersion" not in manifest or str(kind).lower() == KIND.lower():
-        _add_run(document, found)
+        _add_run(document, found, lookup)
     else:  # another object of the cluster, which is not checked
         metadata = manifest.get("metadata")
         name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
@@ -131,14 +144,21 @@ def _add_config_map(document: yaml_text.Document, found: Documents) -> None:
     found.config_map_manifests.append(dict(manifest))
 
 
-def _add_run(document: yaml_text.Document, found: Documents) -> None:
+def _add_run(document: yaml_text.Document, found: Documents, lookup: Lookup) -> None:
     manifest = named(document.value)
+    applied = None
+    if isinstance(manifest, Mapping):
+        applied = defaults.applied(manifest, lookup(manifest))
+        found.defaults.append(applied)
     try:
-        run = parse(manifest)
+        run = parse(defaults.resolved(manifest, applied) if applied else manifest)
     except InvalidRunError as error:
         for problem in error.problems:
-            found.add_problem(problem.sentence, document.line(problem.location))
+            sentence = problem.sentence + defaults.origin(applied, problem.location)
+            found.add_problem(sentence, document.line(problem.location))
         return
+    for sentence in defaults.exceeded(run.spec, applied):
+        found.add_problem(sentence, document.line(("spec",)))
     key = (run.metadata.namespace, run.metadata.name)
     if key in found.lines:
         found.add_problem(

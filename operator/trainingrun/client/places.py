@@ -53,9 +53,13 @@ def in_cluster(
     """The folder of a TrainingRun; `others` are those of its namespace.
 
     Raises:
-        RunError: It is a folder of the pods.
+        RunError: It is a folder of the pods, or not known yet.
     """
-    storage, metadata = run["spec"]["storage"], run["metadata"]
+    storage, metadata = run["spec"].get("storage") or {}, run["metadata"]
+    if "uri" not in storage:
+        raise RunError(
+            f"{metadata['name']} has no storage.uri until it begins, with that of TrainingDefaults"
+        )
     if storage["uri"].startswith("file:"):
         raise RunError(
             f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
@@ -97,7 +101,7 @@ def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple
     `uri` is the folder of this run, and `name` its name.
     """
     for run in others:
-        source = run["spec"]["storage"].get("restoreFrom") or {}
+        source = (run["spec"].get("storage") or {}).get("restoreFrom") or {}
         status = run.get("status") or {}
         ended = status.get("phase") in ENDED
         if ended or status.get("checkpoint"):

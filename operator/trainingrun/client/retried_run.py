@@ -56,7 +56,7 @@ def retried(
     former = run["metadata"]
     spec = copy.deepcopy(dict(run["spec"]))
     spec.pop("suspend", None)
-    spec["storage"] = {**spec["storage"], "restoreFrom": _restore_from(run, step)}
+    spec["storage"] = {**(spec.get("storage") or {}), "restoreFrom": _restore_from(run, step)}
     spec = merged(spec, changes or {})
     for setting in settings:
         _set(spec, setting)
@@ -107,7 +107,8 @@ def begins(manifest: Mapping[str, Any]) -> str:
 
 
 def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
-    name, storage, status = run["metadata"]["name"], run["spec"]["storage"], run.get("status") or {}
+    name, status = run["metadata"]["name"], run.get("status") or {}
+    storage = run["spec"].get("storage") or {}
     if status.get("checkpoint"):
         folder = names.folder_of(run)
         return {"uri": folder, **({"step": step} if step is not None else {})}

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 from trainingrun_protocol.contract import MAX_CODE_BYTES, MAX_CODE_FILES, MAX_UNPACKED_BYTES
 from trainingrun_protocol.plain_text import size
 
+from ..api.defaults import AppliedDefaults
 from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.storage_spec import Storage
+from ..rendering.defaults import resolved
 from .errors import NotFoundError, bucket_access
 from .manifest_files import Documents
 from .places import Say
@@ -94,13 +96,17 @@ class Submission:
             manifest["spec"]["training"]["requirements"] = requirement_lines(requirements)
         packed = pack(code, file) if code is not None else None
         try:
-            return cls.of(manifest, found.config_map_manifests, packed)
+            return cls.of(manifest, found.config_map_manifests, packed, found.defaults[0])
         except InvalidRunError as error:
             raise RunError(f"{found.name}: {error}") from None
 
     @classmethod
     def of(
-        cls, manifest: dict[str, Any], config_maps: list[dict[str, Any]], packed: bytes | None
+        cls,
+        manifest: dict[str, Any],
+        config_maps: list[dict[str, Any]],
+        packed: bytes | None,
+        applied: AppliedDefaults | None = None,
     ) -> "Submission":
         """A TrainingRun with its code.
 
@@ -108,11 +114,12 @@ class Submission:
             manifest: The TrainingRun; `training.code` is set in it.
             config_maps: That it needs.
             packed: The zip file with its code; None: it has none that is submitted.
+            applied: Its defaults, which the operator fills in.
 
         Raises:
             RunError: The run is not valid, or its bucket takes no code.
         """
-        storage = parse(manifest).spec.storage
+        storage = parse(resolved(manifest, applied)).spec.storage
         if packed is not None:
             if storage.uri.startswith("file:"):
                 raise RunError(
@@ -121,7 +128,7 @@ class Submission:
                 )
             code = {"uri": f"{_folder(storage)}/{name_of(packed)}"}
             manifest["spec"]["training"]["code"] = code
-            parse(manifest)
+            parse(resolved(manifest, applied))
         return cls(manifest, config_maps, storage, packed)
 
     def apply(self, kube: "Kube", endpoint: str | None, say: Say) -> None:

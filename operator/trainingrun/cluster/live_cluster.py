@@ -15,6 +15,7 @@ import aiohttp
 from ..api.status import RunStatus
 from ..reconciling.model import Observed, Ref
 from ..reconciling.pod_status import controller_uid
+from ..rendering import defaults
 from ..rendering.names import MANAGER, PLACEMENT_LABEL, RUN_LABEL, WORKER_GROUP
 from ..rendering.scheduling import excluded, excluding, placement_label
 from .api_client import (
@@ -26,6 +27,7 @@ from .api_client import (
     NotFound,
     Rejected,
 )
+from .defaults import Defaults
 from .kuberay import KubeRayNamespaces
 from .kueue import what_it_waits_for
 from .nodes import Leases, Nodes
@@ -79,6 +81,7 @@ class KubernetesCluster:
         )
         self._nodes = Nodes(self.watches.nodes)
         self._leases = Leases(connection)
+        self._defaults = Defaults(connection)
         self._kuberay_namespaces = KubeRayNamespaces(connection, kuberay_check_s)
 
     def session(self) -> aiohttp.ClientSession:
@@ -125,12 +128,22 @@ class KubernetesCluster:
         return min(watch.alive_at for watch in self.watches.all())
 
     async def observe(self, namespace: str, name: str) -> Observed | None:
-        """Everything about one run, never older than our own writes; None: it does not exist."""
+        """Everything about one run, never older than our own writes; None: it does not exist.
+
+        Raises:
+            ClusterError: the run has not begun, and its defaults cannot be read.
+        """
         raw = self.stores.runs.store.get(namespace, name)
         if raw is None:
             return None
-        run, invalid = parse(raw)
         key = (namespace, name)
+        current, begun = None, True
+        if _takes_defaults(raw) and not self.stores.ray_jobs.of_run(key):
+            current = defaults.applied(raw, await self._defaults.of(namespace))
+            raw, begun = self.stores.runs.store.get(namespace, name), False
+            if raw is None:
+                return None
+        run, invalid = parse(raw, current)
         pods = self.stores.pods.of_run(key)
         on = {node for pod in pods if (node := pod["spec"].get("nodeName"))}
         nodes = sorted(on.union(run.status.seen.get("lostNodes") or ()))
@@ -138,7 +151,9 @@ class KubernetesCluster:
         return Observed(
             run=run,
             invalid=invalid,
-            restore_source=self.stores.runs.store.get(namespace, source.run)
+            defaults=current,
+            repairable=not begun and (current is not None or not _names_storage(raw)),
+            restore_source=self._restore_source(namespace, source.run)
             if source and source.run
             else None,
             ray_jobs=self.stores.ray_jobs.of_run(key),
@@ -148,6 +163,10 @@ class KubernetesCluster:
             kuberay=self.watches.kuberay or "missing",
             stale=self.watches.stale_kinds(namespace),
         )
+
+    def _restore_source(self, namespace: str, name: str) -> Object | None:
+        found = self.stores.runs.store.get(namespace, name)
+        return None if found is None else defaults.resolved_by_status(found)
 
     async def confirm(self, namespace: str, name: str) -> None:
         """Read what the run owns, and the nodes of its pods that are not known, from the API
@@ -408,6 +427,21 @@ class KubernetesCluster:
     async def replace(self, manifest: Mapping[str, Any]) -> None:
         """Replaces an object of the operator's own namespace, of the version that is given."""
         await self._connection.request("PUT", path_of_manifest(manifest), manifest)
+
+
+def _takes_defaults(run: Object) -> bool:
+    """Whether a run has not begun, so that the defaults of now count."""
+    status = run.get("status") or {}
+    if status.get("defaults") or status.get("attempt") or status.get("completionTime"):
+        return False
+    return not run["metadata"].get("deletionTimestamp")
+
+
+def _names_storage(run: Object) -> bool:
+    """Whether the run itself says where it keeps what it makes."""
+    spec = run.get("spec")
+    storage = spec.get("storage") if isinstance(spec, Mapping) else None
+    return isinstance(storage, Mapping) and storage.get("uri") is not None
 
 
 def exclusion_patch(

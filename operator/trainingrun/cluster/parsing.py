@@ -9,11 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..api.defaults import AppliedDefaults
 from ..api.parse import explain
 from ..api.status import RunStatus
 from ..api.storage_spec import Storage
 from ..api.training_spec import Training
 from ..api.v1alpha1 import ObjectMeta, RunSpec, TrainingRun
+from ..rendering import defaults
 
 PLACEHOLDER = RunSpec(
     training=Training(function="unusable:spec"), storage=Storage(uri="s3://unusable")
@@ -27,13 +29,20 @@ MOST_FAULTS = 200
 """Parts of a spec or status that are left out one by one, before all of it is."""
 
 
-def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
+def parse(
+    raw: Mapping[str, Any], current: AppliedDefaults | None = None
+) -> tuple[TrainingRun, str | None]:
     """The run, and why its spec cannot be used (None: it can).
+
+    The spec has what the run has from its defaults: those that its status keeps, else `current`,
+    which count for a run that has not begun. An edit that exceeds a limit counts up to it.
 
     A status that this version does not understand in full is read as far as it does, and so is a
     spec: by the rest of it, such as `suspend` and the deadline, an attempt that runs continues.
     """
     status = _status(raw.get("status") or {})
+    applied = status.defaults or current
+    raw = defaults.resolved(raw, applied)
     try:
         run = TrainingRun.model_validate({**raw, "status": {}})
     except ValidationError as error:
@@ -52,8 +61,13 @@ def parse(raw: Mapping[str, Any]) -> tuple[TrainingRun, str | None]:
             spec=_spec(raw.get("spec")),
             status=status,
         )
-        return bare, "; ".join(found.sentence for found in explain(error)[:MOST_SENTENCES])
-    return run.model_copy(update={"status": status}), None
+        found = explain(error)[:MOST_SENTENCES]
+        return bare, "; ".join(
+            each.sentence + defaults.origin(applied, each.location) for each in found
+        )
+    exceeded = defaults.exceeded(run.spec, applied)
+    spec = defaults.within_limits(run.spec, applied) if exceeded else run.spec
+    return run.model_copy(update={"status": status, "spec": spec}), "; ".join(exceeded) or None
 
 
 def _spec(raw: Any) -> RunSpec:

@@ -7,6 +7,13 @@ its verb here, and the chart's test then says which role lacks it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..api.defaults import (
+    CLUSTER_DEFAULTS_KIND,
+    CLUSTER_DEFAULTS_PLURAL,
+    DEFAULTS_KIND,
+    DEFAULTS_NAME,
+    DEFAULTS_PLURAL,
+)
 from ..api.v1alpha1 import API_VERSION, KIND, PLURAL
 from ..reconciling.model import Ref
 
@@ -14,6 +21,8 @@ RAY_API = "ray.io/v1"
 
 PLURALS: Mapping[tuple[str, str], str] = {
     (API_VERSION, KIND): PLURAL,
+    (API_VERSION, DEFAULTS_KIND): DEFAULTS_PLURAL,
+    (API_VERSION, CLUSTER_DEFAULTS_KIND): CLUSTER_DEFAULTS_PLURAL,
     (RAY_API, "RayJob"): "rayjobs",
     (RAY_API, "RayCluster"): "rayclusters",
     ("v1", "Pod"): "pods",
@@ -64,6 +73,8 @@ RUN_RULES: list[Rule] = [
     # delete: ttlSecondsAfterFinished
     _rule("trainingrun.dev", "trainingruns", "list", "watch", "delete"),
     _rule("trainingrun.dev", "trainingruns/status", "update"),
+    # before the first attempt of a run; optional: runs then have no defaults and no limits
+    _rule("trainingrun.dev", DEFAULTS_PLURAL, "get", names=(DEFAULTS_NAME,)),
     # create and patch: server-side apply needs both
     _rule("ray.io", "rayjobs", "list", "watch", "create", "patch", "delete"),
     # patch: keep replacement pods off lost nodes
@@ -82,6 +93,7 @@ QUEUE_RULES: list[Rule] = [_rule("kueue.x-k8s.io", "workloads", "list")]
 """Beside RUN_RULES; optional: without it the status does not say what a queued run waits for."""
 
 CLUSTER_RULES: list[Rule] = [
+    _rule("trainingrun.dev", CLUSTER_DEFAULTS_PLURAL, "get", names=(DEFAULTS_NAME,)),
     _rule("", "nodes", "list", "watch"),
     _rule(
         "apiextensions.k8s.io",
@@ -95,8 +107,9 @@ CLUSTER_RULES: list[Rule] = [
     _rule("rbac.authorization.k8s.io", "clusterrolebindings", "get", names=("kuberay-operator",)),
 ]
 """What is not in any namespace. Without it (an operator confined to namespaces) nodes count as
-unknown, KubeRay's version is not checked and its namespace is what the settings say, and runs
-still work. Of a CRD: whether a 404 on its objects means that it is not installed."""
+unknown, KubeRay's version is not checked, its namespace is what the settings say, runs have no
+defaults and limits of the cluster, and still work. Of a CRD: whether a 404 on its objects means
+that it is not installed."""
 
 # No watch: they are renewed by every node every 10 s.
 NODE_LEASE_RULES: list[Rule] = [_rule("coordination.k8s.io", "leases", "get")]

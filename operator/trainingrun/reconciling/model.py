@@ -13,6 +13,7 @@ from pydantic import Field
 from trainingrun_protocol.progress import Progress
 
 from ..api.base import Model
+from ..api.defaults import AppliedDefaults
 from ..api.reasons import EventReason
 from ..api.status import RunStatus
 from ..api.v1alpha1 import TrainingRun
@@ -82,6 +83,11 @@ class Observed:
     invalid: str | None = None
     """Why the spec cannot be used, where an older CRD let it through; `run` then has a placeholder
     spec and only its metadata and status count."""
+    defaults: AppliedDefaults | None = None
+    """What the run has from the defaults of now, which count until its first attempt; None: there
+    are none, or the run has begun, or its status has them."""
+    repairable: bool = False
+    """Whether defaults that are created or changed may repair a spec that cannot be used."""
     restore_source: Object | None = None
     """The TrainingRun that `storage.restoreFrom.run` names; None: it names none, or there is none
     of that name."""

@@ -195,7 +195,8 @@ def _begin_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     if prevented:
         builder.add(prevented)
         return
-    findings = starting.find_restore_source(context, builder.draft)
+    findings = starting.keep_defaults(context, builder.draft)
+    findings = findings or starting.find_restore_source(context, builder.draft)
     if findings:
         builder.add(findings)
         return

@@ -34,8 +34,13 @@ _ADDED = {
 """Lists that are added at the end. (The required node affinity is a map, so it is not meant.)"""
 
 
-def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`overlay` over `base`, as a new object that shares nothing with either."""
+def merge(
+    base: Mapping[str, Any], overlay: Mapping[str, Any], keep_nulls: bool = False
+) -> dict[str, Any]:
+    """`overlay` over `base`, as a new object that shares nothing with either.
+
+    With `keep_nulls` its nulls stay: the result is itself an overlay.
+    """
     merged = {key: _copy(value) for key, value in base.items() if key not in overlay}
     result: dict[str, Any] = {}
     # In the base's order, so that an overlay does not shuffle a manifest.
@@ -43,13 +48,17 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
         if key not in overlay:
             result[key] = merged[key]
         elif overlay[key] is not None:
-            result[key] = _value(key, base.get(key), overlay[key])
+            result[key] = _value(key, base.get(key), overlay[key], keep_nulls)
+        elif keep_nulls:
+            result[key] = None
     return result
 
 
-def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+def merge_pod_template(
+    base: Mapping[str, Any], overlay: Mapping[str, Any], keep_nulls: bool = False
+) -> dict[str, Any]:
     """A user's podTemplate over a rendered one: tolerations are added too."""
-    result = merge(base, overlay)
+    result = merge(base, overlay, keep_nulls)
     spec, wanted = base.get("spec"), overlay.get("spec")
     if isinstance(spec, Mapping) and isinstance(wanted, Mapping):
         tolerations, more = spec.get("tolerations"), wanted.get("tolerations")
@@ -67,10 +76,10 @@ def _copy(value: Any) -> Any:
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
-def _value(field: str, base: Any, overlay: Any) -> Any:
+def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
     if isinstance(overlay, Mapping):
         # An empty base still drops the overlay's nulls: they mean "no such key".
-        return merge(base if isinstance(base, Mapping) else {}, overlay)
+        return merge(base if isinstance(base, Mapping) else {}, overlay, keep_nulls)
     if not (isinstance(base, list) and isinstance(overlay, list)):
         return _copy(overlay)
     if field in _ADDED:
@@ -78,13 +87,16 @@ def _value(field: str, base: Any, overlay: Any) -> Any:
     if field == "nodeSelectorTerms":
         return _both(base, overlay)
     if field in _MERGE_KEYS:
-        return _by_key(base, overlay, _MERGE_KEYS[field], whole=False)
+        return _by_key(base, overlay, _MERGE_KEYS[field], keep_nulls)
     if field in _REPLACE_KEYS:
-        return _by_key(base, overlay, _REPLACE_KEYS[field], whole=True)
+        return _by_key(base, overlay, _REPLACE_KEYS[field])
     return _copy(overlay)
 
 
-def _by_key(base: list[Any], overlay: list[Any], key: str, *, whole: bool) -> list[Any]:
+def _by_key(
+    base: list[Any], overlay: list[Any], key: str, keep_nulls: bool | None = None
+) -> list[Any]:
+    """Items of one key merged, or (`keep_nulls` is None) replaced whole."""
     result = [_copy(item) for item in base]
     places = {_name(item, key): place for place, item in enumerate(result)}
     for item in overlay:
@@ -93,7 +105,9 @@ def _by_key(base: list[Any], overlay: list[Any], key: str, *, whole: bool) -> li
         if place is None:
             result.append(_copy(item))
         else:
-            result[place] = _copy(item) if whole else merge(result[place], item)
+            result[place] = (
+                _copy(item) if keep_nulls is None else merge(result[place], item, keep_nulls)
+            )
     return result
 
 

@@ -16,6 +16,9 @@ from ..model import Delete, Ref, RequestSuspend, RunEvent
 from ..status import cost, goodput, progress_status
 from ..texts import seconds_since, written
 
+DEFAULTS_S = 30.0
+"""Between two reads of the defaults of a run that cannot begin without others."""
+
 
 def accept(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """The run's clock starts, once; a spec that cannot be used starts nothing.
@@ -23,7 +26,10 @@ def accept(context: ReconcileContext, draft: StatusDraft) -> Findings:
     What runs continues as it was rendered.
     """
     if context.observed.invalid:
-        return Findings(refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid))
+        return Findings(
+            refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid),
+            requeue_within_s=DEFAULTS_S if context.observed.repairable else None,
+        )
     return Findings(status={} if draft.status.start_time else {"start_time": written(context.now)})
 
 

@@ -125,6 +125,18 @@ def _begun(context: ReconcileContext, draft: StatusDraft, number: int, start: st
     )
 
 
+def keep_defaults(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
+    """Write what the run has from its defaults to the status; None: nothing is to be done.
+
+    As they are now: they may then be changed or deleted without effect on this run.
+    """
+    found = context.observed.defaults
+    if found is None or draft.status.defaults is not None:
+        return None
+    # Only written now: an attempt whose RayJob exists must find them in the status.
+    return Findings(status={"defaults": found}, requeue_within_s=0)
+
+
 def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
     """Write the folder of storage.restoreFrom's run to the status; None: nothing is to be done.
 
@@ -135,6 +147,15 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
     if wanted is None or draft.status.restored_from is not None:
         return None
     uri = wanted.uri or _folder_of_run(context)
+    if uri is None and context.observed.restore_source is not None:
+        return Findings(
+            blocker=Blocker(
+                ConditionReason.RESTORE_SOURCE_MISSING,
+                f"storage.restoreFrom.run is {wanted.run}, which has no storage.uri until it "
+                "begins; wait for it, or write the folder of another run in restoreFrom.uri",
+            ),
+            requeue_within_s=context.settings.poll_s,
+        )
     if uri is None:
         return Findings(
             blocker=Blocker(
@@ -153,7 +174,8 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
 
 def _folder_of_run(context: ReconcileContext) -> str | None:
     source = context.observed.restore_source
-    return names.folder_of(source) if source is not None else None
+    has_one = source is not None and ((source.get("spec") or {}).get("storage") or {}).get("uri")
+    return names.folder_of(source) if source is not None and has_one else None
 
 
 def keep_support_objects(context: ReconcileContext) -> Findings:

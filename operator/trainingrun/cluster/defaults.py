@@ -1,0 +1,64 @@
+"""TrainingDefaults and ClusterTrainingDefaults, read where a run has not begun.
+
+They are not watched: a run that is created after its namespace's defaults must not begin without
+them because their event comes later. After the first attempt the run's status has what it needs.
+"""
+
+import asyncio
+import logging
+import time
+
+from ..api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME
+from ..api.v1alpha1 import API_VERSION
+from .api_client import Connection, Forbidden, NotFound, NotServed
+from .object_store import Object
+from .resources import path
+
+log = logging.getLogger(__name__)
+
+REFUSED_S = 60.0
+"""For so long a kind that may not be read is not requested again."""
+
+
+class Defaults:
+    """Reads the objects that count for a namespace."""
+
+    def __init__(self, connection: Connection):
+        """Reads by this connection."""
+        self._connection = connection
+        self._answered: set[str] = set()
+        self._refused_at: dict[str, float] = {}
+
+    async def of(self, namespace: str) -> tuple[Object, ...]:
+        """The namespace's object and that of the cluster, as far as there are any.
+
+        A kind that is not installed, or that the operator has never been allowed to read, has none.
+
+        Raises:
+            ClusterError: it is not known whether there is one.
+        """
+        found = await asyncio.gather(
+            self._read(DEFAULTS_KIND, namespace), self._read(CLUSTER_DEFAULTS_KIND, None)
+        )
+        return tuple(each for each in found if each is not None)
+
+    async def _read(self, kind: str, namespace: str | None) -> Object | None:
+        if time.monotonic() - self._refused_at.get(kind, -REFUSED_S) < REFUSED_S:
+            return None
+        url = path(API_VERSION, kind, namespace, DEFAULTS_NAME)
+        try:
+            found = await self._connection.request("GET", url)
+        except NotFound:
+            found = None
+        except (Forbidden, NotServed) as error:
+            # A server that is just starting may not serve it yet, and a role may be taken away for
+            # a moment: what was there once is not absent for that.
+            if kind in self._answered:
+                raise
+            if isinstance(error, Forbidden):
+                if kind not in self._refused_at:
+                    log.warning("runs begin without %s: %s", kind, error)
+                self._refused_at[kind] = time.monotonic()
+            return None
+        self._answered.add(kind)
+        return found

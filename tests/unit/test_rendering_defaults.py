@@ -1,0 +1,304 @@
+"""What a run has from TrainingDefaults and ClusterTrainingDefaults, and the limits that it keeps.
+
+Precedence is tested field by field; that the API server keeps what is unset unset, and that an
+operator freezes it, is in `tests/apiserver/test_defaults.py`.
+"""
+
+import copy
+from typing import Any
+
+import pytest
+
+from support.builders import UID, a_run, at
+from support.reconciled import begins, reconcile, then
+from trainingrun.api.defaults import FIELDS
+from trainingrun.api.status import RunStatus
+from trainingrun.api.v1alpha1 import RunSpec
+from trainingrun.cluster.parsing import parse
+from trainingrun.reconciling import Observed
+from trainingrun.rendering.defaults import applied, exceeded, resolved, resolved_by_status
+
+FUNCTION = {"training": {"function": "a:b"}}
+BUCKET = {"storage": {"uri": "s3://team"}}
+
+
+def of_team(**spec: Any) -> dict[str, Any]:
+    """The TrainingDefaults of the namespace."""
+    return {
+        "kind": "TrainingDefaults",
+        "metadata": {"name": "default", "resourceVersion": "5", "generation": 2},
+        "spec": spec,
+    }
+
+
+def of_cluster(**spec: Any) -> dict[str, Any]:
+    """The ClusterTrainingDefaults."""
+    return {**of_team(**spec), "kind": "ClusterTrainingDefaults"}
+
+
+def a_manifest(status: RunStatus | None = None, **spec: Any) -> dict[str, Any]:
+    """A run as the API server has it: without what is inherited."""
+    return {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {
+            "name": "digits",
+            "namespace": "team-a",
+            "uid": UID,
+            "resourceVersion": "1",
+            "creationTimestamp": at(0),
+        },
+        "spec": {
+            "workers": {"count": 2, "capacity": {}},
+            "failures": {"hang": {}, "backoff": {}},
+            **FUNCTION,
+            **spec,
+        },
+        "status": (status or RunStatus()).to_dict(),
+    }
+
+
+def spec_of(run: dict[str, Any], *objects: dict[str, Any]) -> dict[str, Any]:
+    """The run's spec with what it has from these objects."""
+    return dict(resolved(run, applied(run, objects))["spec"])
+
+
+def test_run_namespace_and_cluster_come_in_this_order_field_by_field():
+    run = a_manifest(failures={"maxRestarts": 1})
+    team = of_team(failures={"maxRestarts": 2, "maxHangs": 2}, **BUCKET)
+    cluster = of_cluster(
+        failures={"maxRestarts": 3, "maxHangs": 3, "hang": {"afterSeconds": 60}}, image="a/b:1"
+    )
+    found = parse({**run, "spec": spec_of(run, team, cluster)})[0].spec
+    assert found.failures.max_restarts == 1
+    assert found.failures.max_hangs == 2
+    assert found.failures.hang.after_seconds == 60
+    assert found.failures.backoff.factor == 2, "which is built in"
+    assert (found.image, found.storage.uri) == ("a/b:1", "s3://team")
+
+
+def test_each_field_is_said_to_be_from_the_object_that_it_is_from():
+    run = a_manifest(failures={"maxRestarts": 1})
+    team = of_team(failures={"maxRestarts": 2, "maxHangs": 2}, podTemplate={"spec": {}}, **BUCKET)
+    cluster = of_cluster(
+        failures={"maxHangs": 3}, image="a/b:1", podTemplate={"metadata": {}}, maximum={}
+    )
+    found = applied(run, [team, cluster])
+    assert found is not None
+    by_team, by_cluster = found.sources
+    assert sorted(by_team.fields) == ["failures.maxHangs", "podTemplate", "storage.uri"]
+    assert sorted(by_cluster.fields) == ["image", "podTemplate"]
+    assert (by_team.kind, by_team.resource_version, by_team.generation) == (
+        "TrainingDefaults",
+        "5",
+        2,
+    )
+
+
+def test_without_objects_a_run_is_the_very_same_object():
+    run = a_manifest()
+    assert applied(run, ()) is None
+    assert resolved(run, None) is run
+    assert resolved_by_status(run) is run
+
+
+@pytest.mark.parametrize("own", ["image", "activeDeadlineSeconds"])
+def test_a_null_is_a_field_that_is_not_set(own: str):
+    values = {"image": "a/b:1", "activeDeadlineSeconds": 60}
+    assert spec_of(a_manifest(**{own: None}), of_team(**values))[own] == values[own]
+
+
+def test_the_endpoint_of_one_bucket_is_not_used_for_another():
+    storage = {
+        "uri": "s3://team",
+        "endpoint": "http://minio",
+        "region": "eu",
+        "credentialsSecret": "keys",
+        "output": {"maxSize": "1Mi"},
+    }
+    own = spec_of(a_manifest(storage={"uri": "gs://mine"}), of_team(storage=storage))["storage"]
+    assert own == {"uri": "gs://mine", "output": {"maxSize": "1Mi"}}
+    team, cluster = of_team(storage={"uri": "gs://team"}), of_cluster(storage=storage)
+    found = applied(a_manifest(), [team, cluster])
+    assert found is not None
+    assert found.spec["storage"] == {"uri": "gs://team", "output": {"maxSize": "1Mi"}}
+    assert found.sources[1].fields == ["storage.output.maxSize"]
+
+
+def test_a_run_on_demand_has_no_fallback_of_its_team():
+    capacity = {"type": "Spot", "fallback": {"afterPreemptions": 5}}
+    team = of_team(workers={"capacity": capacity}, **BUCKET)
+    assert spec_of(a_manifest(), team)["workers"] == {"count": 2, "capacity": capacity}
+    run = a_manifest(workers={"capacity": {"type": "OnDemand"}})
+    assert parse(run, applied(run, [team]))[1] is None
+    assert spec_of(run, team)["workers"]["capacity"] == {"type": "OnDemand"}
+
+
+def test_pod_templates_are_merged_by_name_and_keep_what_removes_what_is_rendered():
+    def template(**container: Any) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": "ray-worker", **container}]}}
+
+    team = template(env=[{"name": "A", "value": "team"}, {"name": "B", "value": "team"}])
+    team["spec"]["serviceAccountName"] = "team"
+    own = template(env=[{"name": "A", "value": "run"}], resources=None)
+    own["spec"] |= {"priorityClassName": None, "imagePullSecrets": [{"name": "own"}]}
+    found = spec_of(a_manifest(podTemplate=own), of_team(podTemplate=team))["podTemplate"]
+    assert found["spec"]["serviceAccountName"] == "team"
+    assert found["spec"]["priorityClassName"] is None
+    (container,) = found["spec"]["containers"]
+    assert container["resources"] is None
+    assert container["env"] == [{"name": "A", "value": "run"}, {"name": "B", "value": "team"}]
+
+
+def test_only_the_fields_that_have_defaults_are_taken_from_an_object():
+    """An older CRD, or one that somebody has edited, may let others through."""
+    found = applied(a_manifest(), [of_team(suspend=True, training={"function": "x:y"}, **BUCKET)])
+    assert found is not None
+    assert found.spec == BUCKET
+
+
+def test_the_fields_are_those_of_a_run():
+    assert FIELDS.keys() <= {field.alias for field in RunSpec.model_fields.values()}
+
+
+def test_nothing_that_is_merged_changes_the_objects():
+    run, team = a_manifest(), of_team(podTemplate={"spec": {"a": [1]}}, **BUCKET)
+    before = copy.deepcopy((run, team))
+    spec_of(run, team)
+    assert (run, team) == before
+
+
+TOO_MUCH = [
+    ({"workers": 1}, {}, "spec.workers.count is 2; TrainingDefaults default allows at most 1"),
+    (
+        {"accelerators": 15},
+        {"workers": {"count": 2, "standby": 1, "accelerator": {"kind": "nvidia", "count": 8}}},
+        "spec.workers asks for 24 accelerators in all; TrainingDefaults default allows at most 15",
+    ),
+    ({"activeDeadlineSeconds": 60}, {}, "spec.activeDeadlineSeconds is missing; TrainingDefaults"),
+    (
+        {"activeDeadlineSeconds": 60},
+        {"activeDeadlineSeconds": 61},
+        "spec.activeDeadlineSeconds is 61; TrainingDefaults default allows at most 60",
+    ),
+    ({"budgetAmount": 10}, {}, "spec.budget.amount is missing; TrainingDefaults default allows"),
+    ({"budgetAmount": 10}, {"budget": {"amount": 10.5}}, "spec.budget.amount is 10.5; Training"),
+    (
+        {"budgetAmount": 10},
+        {"budget": {"amount": 1, "action": "Warn"}},
+        "spec.budget.action is Warn; TrainingDefaults default has a largest budget",
+    ),
+]
+
+
+@pytest.mark.parametrize(("maximum", "spec", "says"), TOO_MUCH)
+def test_a_run_that_exceeds_a_limit_is_refused_with_a_sentence(
+    maximum: dict[str, Any], spec: dict[str, Any], says: str
+):
+    run = a_manifest(**BUCKET, **spec)
+    invalid = parse(run, applied(run, [of_team(maximum=maximum)]))[1]
+    assert invalid is not None
+    assert invalid.startswith(says)
+
+
+def test_a_run_that_keeps_to_the_limits_is_not_refused():
+    limits = {"workers": 2, "accelerators": 16, "activeDeadlineSeconds": 60, "budgetAmount": 10}
+    run = a_manifest(
+        workers={"count": 2, "accelerator": {"kind": "nvidia", "count": 8}},
+        activeDeadlineSeconds=60,
+        budget={"amount": 10},
+        **BUCKET,
+    )
+    assert parse(run, applied(run, [of_team(maximum=limits)]))[1] is None
+
+
+def test_the_trials_of_a_sweep_count_together():
+    sweep = {
+        "samples": 4,
+        "metric": "loss",
+        "mode": "min",
+        "concurrency": 2,
+        "space": [{"name": "lr", "values": [0.1]}],
+    }
+    run = a_manifest(sweep=sweep, **BUCKET)
+    invalid = parse(run, applied(run, [of_team(maximum={"workers": 3})]))[1]
+    assert invalid is not None
+    assert "workers.count times sweep.concurrency is 4" in invalid
+
+
+def test_both_objects_limit_a_run():
+    run = a_manifest(**BUCKET)
+    objects = [of_team(maximum={"workers": 5}), of_cluster(maximum={"workers": 1})]
+    spec = parse(run)[0].spec
+    assert exceeded(spec, applied(run, objects)) == [
+        "spec.workers.count is 2; ClusterTrainingDefaults default allows at most 1 workers"
+    ]
+
+
+def test_an_edit_of_a_run_that_exceeds_a_limit_counts_up_to_it():
+    limits = {"activeDeadlineSeconds": 60, "budgetAmount": 10}
+    run = a_manifest(**BUCKET, activeDeadlineSeconds=60, budget={"amount": 10})
+    kept = applied(run, [of_team(maximum=limits)])
+    edited = a_manifest(
+        RunStatus(attempt=1, defaults=kept),
+        **BUCKET,
+        activeDeadlineSeconds=10**6,
+        budget={"amount": 10**6, "action": "Warn"},
+    )
+    found, invalid = parse(edited)
+    assert invalid is not None
+    assert found.spec.active_deadline_seconds == 60
+    assert found.spec.budget is not None
+    assert (found.spec.budget.amount, found.spec.budget.action) == (10, "Suspend")
+
+
+def test_a_fault_of_the_defaults_is_said_to_be_theirs():
+    run = a_manifest(**BUCKET)
+    invalid = parse(run, applied(run, [of_team(image="two words")]))[1]
+    assert invalid is not None
+    assert invalid.endswith("(it is from TrainingDefaults default)")
+    own = a_manifest(**BUCKET, image="two words")
+    invalid = parse(own, applied(own, [of_team(failures={"maxHangs": 1})]))[1]
+    assert invalid is not None
+    assert "TrainingDefaults" not in invalid
+
+
+def test_a_run_without_storage_is_refused_and_told_both_ways():
+    invalid = parse(a_manifest())[1]
+    assert invalid is not None
+    assert invalid == (
+        "spec.storage is missing; add it: the bucket in which the run keeps its lease, "
+        "checkpoints and result, or have TrainingDefaults of its namespace set storage.uri"
+    )
+
+
+def test_what_the_status_keeps_counts_and_nothing_else():
+    run = a_manifest()
+    first, later = of_team(image="a/b:1", **BUCKET), of_team(image="a/b:2", **BUCKET)
+    begun = a_manifest(RunStatus(attempt=1, defaults=applied(run, [first])))
+    found, invalid = parse(begun, applied(begun, [later]))
+    assert (found.spec.image, invalid) == ("a/b:1", None)
+
+
+def test_the_defaults_are_in_the_status_before_the_first_attempt_begins():
+    run = a_manifest()
+    kept = applied(run, [of_team(**BUCKET)])
+    observed = Observed(parse(run, kept)[0], defaults=kept)
+    first = reconcile(observed)
+    assert first.actions == ()
+    assert first.status.defaults == kept
+    assert (first.status.attempt, first.requeue_after_s) == (0, 0)
+    assert begins(reconcile(then(observed))) == 1
+
+
+def test_a_run_without_defaults_begins_at_once_and_has_none_in_its_status():
+    plan = reconcile(Observed(a_run()))
+    assert begins(plan) == 1
+    assert "defaults" not in plan.status.to_dict()
+
+
+def test_a_run_that_other_defaults_may_repair_looks_at_them_again():
+    run, invalid = parse(a_manifest())
+    assert invalid is not None
+    assert reconcile(Observed(run, invalid=invalid, repairable=True)).requeue_after_s == 30
+    assert reconcile(Observed(run, invalid=invalid)).requeue_after_s is None
