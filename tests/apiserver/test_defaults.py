@@ -356,7 +356,8 @@ async def test_the_example_of_the_docs_begins_as_they_say(
         assert worker["serviceAccountName"] == "training"
         assert worker["imagePullSecrets"] == [{"name": "registry"}]
         assert each["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
-        assert {"secretRef": {"name": "s3-credentials"}} in worker["containers"][0]["envFrom"]
+        (source,) = worker["containers"][0]["envFrom"]
+        assert source["secretRef"]["name"] == "s3-credentials"
 
 
 def test_validate_says_which_limit_a_run_exceeds(
@@ -376,7 +377,7 @@ def test_the_command_line_finds_the_folder_of_a_run_that_names_none(
 ) -> None:
     monkeypatch.setattr(LOCATION, str(apiserver.kubeconfig))
     run = apiserver.create(only_a_function(namespace))
-    code, _, errors = call("report", "digits", "-n", namespace)
+    code, _, errors = call("metrics", "digits", "-n", namespace)
     assert (code, "has no storage.uri until it begins" in errors) == (1, True)
     run["status"] = {"attempt": 1, "defaults": {"sources": [], "spec": BUCKET}}
     apiserver.replace(run, "status")

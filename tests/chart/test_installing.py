@@ -37,7 +37,7 @@ def test_the_crd_by_itself_has_the_version_that_the_charts_has():
     installed = next(
         found
         for found in yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader)
-        if found["kind"] == "CustomResourceDefinition"
+        if found["metadata"]["name"] == alone["metadata"]["name"]
     )
     key = "app.kubernetes.io/version"
     assert alone["metadata"]["labels"][key] == installed["metadata"]["labels"][key]

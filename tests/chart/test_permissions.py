@@ -126,3 +126,18 @@ def test_people_get_the_runs_with_the_roles_that_they_have(render):
     assert aggregate + "view" not in editor["metadata"]["labels"]
     # Nobody but the operator writes a status.
     assert "trainingruns/status" not in editor["rules"][0]["resources"]
+
+
+def test_a_namespace_s_admins_alone_change_its_defaults(render):
+    roles = [found for found in render() if found["kind"] == "ClusterRole"]
+    writers = {
+        (role["metadata"]["name"], resource)
+        for role in roles
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if resource.endswith("trainingdefaults") and set(rule["verbs"]) - {"get", "list", "watch"}
+    }
+    assert writers == {("trainingrun-operator-admin", "trainingdefaults")}
+    (admin,) = (one for one in roles if one["metadata"]["name"] == "trainingrun-operator-admin")
+    aggregated = [name for name in admin["metadata"]["labels"] if "/aggregate-to-" in name]
+    assert aggregated == ["rbac.authorization.k8s.io/aggregate-to-admin"]

@@ -115,13 +115,12 @@ def _field_unchanged(field: FieldInfo, path: str) -> str:
     same = unchanged(_typed(field), path)
     if field.json_schema_extra is not inherited:
         return same
-    one, other = f"self.{path}", f"oldSelf.{path}"
-    default = json.dumps(field.default)
-    alone = (
-        f"!has({one}) && string({other}) == string({default})",
-        f"!has({other}) && string({one}) == string({default})",
-    )
-    return f"(has({one}) == has({other}) ? ({same}) : (({alone[0]}) || ({alone[1]})))"
+    one, other, default = f"self.{path}", f"oldSelf.{path}", json.dumps(field.default)
+    if _is_quantity(_typed(field)):  # of which an integer is one, too
+        is_default = (f"string({one}) == {default}", f"string({other}) == {default}")
+    else:
+        is_default = (f"{one} == {default}", f"{other} == {default}")
+    return f"({same} || (has({one}) ? !has({other}) && {is_default[0]} : {is_default[1]}))"
 
 
 def _typed(field: FieldInfo) -> Any:
