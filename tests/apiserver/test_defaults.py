@@ -21,6 +21,7 @@ from support.operators import (
     running,
     settings_for,
 )
+from trainingrun import Client
 from trainingrun.api.crd import crd
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.resources import OPERATOR_RULES, RUN_RULES
@@ -384,3 +385,37 @@ def test_the_command_line_finds_the_folder_of_a_run_that_names_none(
     code, output, _ = call("retry", "digits", "--dry-run", "-n", namespace)
     assert code == 0
     assert yaml.safe_load(output)["spec"]["storage"]["uri"] == "s3://team/runs"
+
+
+def test_a_run_that_leaves_its_bucket_to_its_team_can_be_submitted(
+    apiserver: ApiServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command and from Python; what is applied is what the user has written."""
+    monkeypatch.setattr(LOCATION, str(apiserver.kubeconfig))
+    file = tmp_path / "digits.yaml"
+    file.write_text(yaml.safe_dump(only_a_function(namespace)))
+    submit = ("submit", str(file), "--no-watch", "-n", namespace)
+    code, _, errors = call(*submit)
+    assert code == 1
+    assert "spec.storage is missing" in errors
+    apiserver.create(of_team(namespace, **BUCKET))
+    code, _, errors = call(*submit)
+    assert (code, errors) == (0, "")
+    run = Client(namespace=namespace).submit("trainingrun_runtime.examples.linear:train")
+    for name in ("digits", run.name):
+        assert "storage" not in apiserver.get(API_VERSION, KIND, name, namespace)["spec"]
+
+
+def test_what_a_user_may_not_read_is_left_out_and_said(
+    apiserver: ApiServer, namespace: str, tmp_path: Path, call_as, cluster_defaults
+) -> None:
+    apiserver.create(of_team(namespace, **BUCKET))
+    cluster_defaults(image="example.com/cluster:1")
+    file = tmp_path / "digits.yaml"
+    file.write_text(yaml.safe_dump(only_a_function(namespace)))
+    own = {"apiGroups": ["trainingrun.dev"], "resources": ["trainingdefaults"], "verbs": ["get"]}
+    code, output, errors = call_as([own], "validate", str(file))
+    assert code == 0
+    assert "from TrainingDefaults default: storage.uri" in output
+    assert "what ClusterTrainingDefaults default sets is not known: " in errors
+    assert "forbidden" in errors
