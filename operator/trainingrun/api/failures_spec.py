@@ -27,9 +27,9 @@ class Backoff(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            # Defaults are checked before they are filled in, hence has().
-            "!has(self.initialSeconds) || !has(self.maxSeconds) || "
-            "self.initialSeconds <= self.maxSeconds",
+            # What is inherited, the API server does not know: by it, both have to be written then.
+            "(has(self.initialSeconds) ? self.initialSeconds : 10) <= "
+            "(has(self.maxSeconds) ? self.maxSeconds : 600)",
             "must not be less than initialSeconds; raise it or lower initialSeconds",
             lambda backoff: backoff.initial_seconds <= backoff.max_seconds,
             "max_seconds",
