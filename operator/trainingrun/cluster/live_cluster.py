@@ -1,8 +1,8 @@
 """A real cluster: reads answered from the stores, writes by the API server.
 
 kopf's events feed the stores (`handle`). `Stores.subscribe` calls back for each run that something
-changed about; `KubernetesCluster.observe` then reads the stores and makes no call at all, but for the
-defaults of a run that has not begun.
+changed about; `KubernetesCluster.observe` then reads the stores and makes no call at all, but for
+the defaults of a run that has not begun.
 """
 
 import asyncio
