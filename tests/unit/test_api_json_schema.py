@@ -31,7 +31,7 @@ def test_each_sample_is_valid(file: Any):
         pytest.param({"worker": {"count": 2}}, "$.spec", id="unknown field"),
         pytest.param({"workers": {"count": "two"}}, "$.spec.workers.count", id="text for a number"),
         pytest.param({"workers": {"counts": 2}}, "$.spec.workers", id="unknown field inside"),
-        pytest.param({"storage": {}}, "$.spec.storage", id="required field"),
+        pytest.param({"sweep": {}}, "$.spec.sweep", id="required field"),
         pytest.param(
             {"workers": {"count": 2, "placement": "Pile"}}, "$.spec.workers.placement", id="enum"
         ),

@@ -49,8 +49,10 @@ def specs() -> Iterator[tuple[str, dict[str, Any]]]:
             if found[1] != "yaml" or found[2].startswith("# values"):  # of the chart
                 continue
             for each in yaml.safe_load_all(found[2]):
-                spec = each.get("spec", each) if isinstance(each, dict) else {}
-                if each and spec.keys() & FIELDS and isinstance(spec, dict):
+                if not isinstance(each, dict) or each.get("kind", "TrainingRun") != "TrainingRun":
+                    continue
+                spec = each.get("spec", each)
+                if spec.keys() & FIELDS:
                     yield name, spec
 
 
