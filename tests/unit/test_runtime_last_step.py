@@ -1,5 +1,6 @@
 """The state after the last finished step is handed out whole, or not at all."""
 
+import gc
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +11,10 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.encoding import decode
@@ -109,6 +114,26 @@ def same(one: Any, other: Any) -> bool:
 def set_rate(training: Training) -> None:
     for group in training.optimizer.param_groups:
         group["lr"] = 7.0
+
+
+def test_what_is_freed_in_the_middle_of_a_step_does_not_end_it() -> None:
+    """As by the garbage collector, while PyTorch iterates over what is hooked to optimizers."""
+    former, armed = [Training()], []
+
+    def free(*_: Any) -> None:
+        if armed:
+            former.clear()
+            gc.collect()
+
+    hooks = register_optimizer_step_pre_hook(free), register_optimizer_step_post_hook(free)
+    training = Training()
+    armed.append(True)
+    try:
+        training.step(2)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert former == []
 
 
 @pytest.mark.parametrize(

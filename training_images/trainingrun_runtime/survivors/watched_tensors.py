@@ -7,6 +7,7 @@ Where the alias is gone again, a few elements are compared, which shows most suc
 all: docs/training.md says so. What the forward pass changes (buffers) is copied.
 """
 
+import functools
 import gc
 import weakref
 from collections import Counter, OrderedDict
@@ -109,7 +110,8 @@ class WatchedTensors:
         # By optimizer: each parameter, and the numbers of its tensors in `_tensors`.
         self._places_of: dict[str, list[tuple[torch.Tensor, list[int]]]] = {}
         self._moved: dict[int, torch.Tensor] = {}  # by something else than an exchanged gradient
-        self._hook()
+        _hook_optimizers()
+        _watching.add(self)  # each step of an optimizer is looked around while this object is there
         self._update_tensors()
         self._last = self.versions()
         self.gpu = next((t.device for t in self._parameters.values() if t.is_cuda), None)
@@ -164,21 +166,6 @@ class WatchedTensors:
                 else buffer._version != self._first_versions[id(buffer)]
             )
         ]
-
-    def _hook(self) -> None:
-        """Look around each step of an optimizer, as long as this object is there."""
-        own = weakref.ref(self)
-
-        def before(*_: Any) -> None:
-            if (watched := own()) is not None:
-                watched._look()
-
-        def after(optimizer: Optimizer, *_: Any) -> None:
-            if (watched := own()) is not None:
-                watched._explain(optimizer)
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(before).remove)
-        weakref.finalize(self, register_optimizer_step_post_hook(after).remove)
 
     def _look(self) -> None:
         """Find what was changed since the last look."""
@@ -392,6 +379,29 @@ class WatchedTensors:
 
     def _current_places(self) -> list[int]:
         return [held_tensor(parameter).data_ptr() for parameter in self._parameters.values()]
+
+
+_watching: "weakref.WeakSet[WatchedTensors]" = weakref.WeakSet()
+
+
+@functools.cache
+def _hook_optimizers() -> None:
+    """Once, and for ever: an object is freed at any moment, also in the middle of a step.
+
+    A hook of its own that is removed then would end the step, which iterates over the hooks.
+    """
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(*_: Any) -> None:
+    for watched in list(_watching):
+        watched._look()
+
+
+def _after_step(optimizer: Optimizer, *_: Any) -> None:
+    for watched in list(_watching):
+        watched._explain(optimizer)
 
 
 def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
