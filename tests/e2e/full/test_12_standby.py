@@ -9,7 +9,7 @@ from e2e.scenario import WELL_UNDER_WAY, Scenario
 
 SLOT = "example.com/slot"
 """Of which a worker pod takes one: with two on the spot node, one would be left."""
-TO_GO_ON = 12
+TO_GO_ON = 8
 """Bound in seconds."""
 
 
