@@ -40,12 +40,12 @@ class SilentNodes(WorkerGroupCallback, ControllerCallback):
     def on_controller_start_worker_group(
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
-        """Where other nodes have room, the next worker group is placed on them."""
-        if scaling_config.use_tpu:  # a slice is taken whole
-            return None
+        """Where other nodes have the resources, the next worker group is placed on them."""
         silent = nodes.silent()
-        room = nodes.room_for(scaling_config._resources_per_worker_not_none)
-        if not silent or sum(room.values()) < num_workers:
+        if not silent or scaling_config.use_tpu:  # a slice is taken whole
+            return None
+        possible = nodes.room_for(scaling_config._resources_per_worker_not_none)
+        if sum(possible.values()) < num_workers:
             return None
         log.info("the next worker group is not placed on %d nodes that do not answer", len(silent))
         return {"ray.io/node-id": f"!in({','.join(sorted(silent))})"}

@@ -259,14 +259,15 @@ class _Rank:
             BaseException: it has failed.
         """
         self._ended = (code, time.time())
-        if self._asked and code:
+        if code == 0:
+            return
+        if self._asked:
             log.warning(
                 "the script ended with %s after SIGTERM and not with 0, so what it has written in "
                 "the %g s before is in no checkpoint",
                 _signal_name(-code) if code < 0 else code,
                 SETTLED_S,
             )
-        if code == 0 or self._asked:
             return
         if code > 0:
             raise self._script.error(code)
