@@ -187,7 +187,7 @@ def inherited(schema: dict[str, Any]) -> None:
     """For `json_schema_extra`: the CRD has no default, which would look as if the run had set the
     field, and would hide that of TrainingDefaults.
     """
-    schema.pop("default", None)
+    without_default(schema)
 
 
 def list_by(key: str) -> JsonDict:

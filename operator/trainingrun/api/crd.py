@@ -35,64 +35,33 @@ _INT32_MAX = 2**31 - 1
 
 def crd() -> Schema:
     """The CRD of TrainingRun, as the API server takes it."""
-    root = {
-        "type": "object",
-        "description": _one_line(TrainingRun.__doc__),
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            # Named so that the rule about it can point there; 253 is Kubernetes' own limit, which
-            # bounds the rule's cost.
-            "metadata": {
-                "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": 253}},
-            },
-            "spec": bounded(run_spec()),
-            # No defaults within: a status holds what the operator wrote and nothing else. Before
-            # that kstatus would take the run for done; of an older generation it is in progress.
-            "status": {
-                **_without_defaults(schema(RunStatus)),
-                "default": {"observedGeneration": -1},
-            },
-        },
-        "x-kubernetes-validations": _validations(TrainingRun.rules),
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["tr"],
-                "categories": ["all"],
-            },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path, "description": text}
-                        for name, kind, path, text in PRINTER_COLUMNS
-                    ],
-                    # Kubernetes 1.30 leaves them out without a word, 1.31 serves them.
-                    "selectableFields": [
-                        {"jsonPath": ".spec.suspend"},
-                        {"jsonPath": ".status.phase"},
-                    ],
-                    "schema": {"openAPIV3Schema": root},
-                }
-            ],
+    fields = {
+        "spec": bounded(run_spec()),
+        # No defaults within: a status holds what the operator wrote and nothing else. Before
+        # that kstatus would take the run for done; of an older generation it is in progress.
+        "status": {
+            **_without_defaults(schema(RunStatus)),
+            "default": {"observedGeneration": -1},
         },
     }
+    version = {
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": name, "type": kind, "jsonPath": path, "description": text}
+            for name, kind, path, text in PRINTER_COLUMNS
+        ],
+        # Kubernetes 1.30 leaves them out without a word, 1.31 serves them.
+        "selectableFields": [
+            {"jsonPath": ".spec.suspend"},
+            {"jsonPath": ".status.phase"},
+        ],
+    }
+    return _definition(
+        "Namespaced",
+        {**_names(KIND, PLURAL), "shortNames": ["tr"], "categories": ["all"]},
+        version,
+        _object(_one_line(TrainingRun.__doc__), fields, _validations(TrainingRun.rules)),
+    )
 
 
 def defaults_crds() -> tuple[Schema, Schema]:
@@ -117,45 +86,56 @@ def _defaults_crd(scope: str, kind: str, plural: str, description: str) -> Schem
     spec = _partial(bounded(run_spec()), FIELDS)
     spec["description"] = "What runs get that do not set it themselves, and the most they may ask."
     spec["properties"]["maximum"] = schema(Maximum)
-    root = {
+    rule = {
+        "rule": f"self.metadata.name == '{DEFAULTS_NAME}'",
+        "message": f"must be {DEFAULTS_NAME}: one object counts, and no other is read",
+        "fieldPath": ".metadata.name",
+    }
+    root = _object(description, {"spec": spec}, [rule])
+    return _definition(scope, _names(kind, plural), {}, root)
+
+
+def _object(description: str, fields: Schema, rules: list[Schema]) -> Schema:
+    """The schema of an object with these fields beside those of every object."""
+    return {
         "type": "object",
         "description": description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
+            # Named so that the rule about it can point there; 253 is Kubernetes' own limit, which
+            # bounds the rule's cost.
             "metadata": {
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": 253}},
             },
-            "spec": spec,
+            **fields,
         },
-        "x-kubernetes-validations": [
-            {
-                "rule": f"self.metadata.name == '{DEFAULTS_NAME}'",
-                "message": f"must be {DEFAULTS_NAME}: one object counts, and no other is read",
-                "fieldPath": ".metadata.name",
-            }
-        ],
+        "x-kubernetes-validations": rules,
     }
+
+
+def _names(kind: str, plural: str) -> Schema:
+    return {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+
+
+def _definition(scope: str, names: Schema, version: Schema, root: Schema) -> Schema:
+    """A CRD of one version, of which `version` has what is its own."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
+        "metadata": {"name": f"{names['plural']}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": scope,
-            "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "singular": kind.lower(),
-            },
+            "names": names,
             "versions": [
                 {
                     "name": VERSION,
                     "served": True,
                     "storage": True,
+                    **version,
                     "schema": {"openAPIV3Schema": root},
                 }
             ],

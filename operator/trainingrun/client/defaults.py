@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ..api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME
 from ..api.v1alpha1 import API_VERSION
 from ..cluster.resources import path
-from ..rendering.defaults import Object
+from ..rendering.defaults import Object, names_storage
 from .errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -61,9 +61,6 @@ def where_storage_is_missing(kube: Callable[[], "Kube"], say: Callable[[str], No
     """For who needs to know the bucket alone: the cluster is asked where a run names none."""
 
     def lookup(manifest: Mapping[str, Any]) -> Sequence[Object]:
-        spec = manifest.get("spec")
-        storage = spec.get("storage") if isinstance(spec, Mapping) else None
-        named = isinstance(storage, Mapping) and storage.get("uri") is not None
-        return () if named else of_cluster(kube(), say)(manifest)
+        return () if names_storage(manifest) else of_cluster(kube(), say)(manifest)
 
     return lookup

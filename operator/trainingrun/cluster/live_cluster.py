@@ -153,7 +153,7 @@ class KubernetesCluster:
             run=run,
             invalid=invalid,
             defaults=current,
-            repairable=not begun and (current is not None or not _names_storage(raw)),
+            repairable=not begun and (current is not None or not defaults.names_storage(raw)),
             restore_source=self._restore_source(namespace, source.run)
             if source and source.run
             else None,
@@ -436,13 +436,6 @@ def _takes_defaults(run: Object) -> bool:
     if status.get("defaults") or status.get("attempt") or status.get("completionTime"):
         return False
     return not run["metadata"].get("deletionTimestamp")
-
-
-def _names_storage(run: Object) -> bool:
-    """Whether the run itself says where it keeps what it makes."""
-    spec = run.get("spec")
-    storage = spec.get("storage") if isinstance(spec, Mapping) else None
-    return isinstance(storage, Mapping) and storage.get("uri") is not None
 
 
 def exclusion_patch(

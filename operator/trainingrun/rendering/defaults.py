@@ -102,6 +102,11 @@ def origin(defaults: AppliedDefaults | None, location: Sequence[int | str]) -> s
     return ""
 
 
+def names_storage(run: Object) -> bool:
+    """Whether a run says where it keeps what it makes."""
+    return _mapping(_mapping(run.get("spec")).get("storage")).get("uri") is not None
+
+
 def exceeded(spec: RunSpec, defaults: AppliedDefaults | None) -> list[str]:
     """A sentence for each limit that a run does not keep to."""
     return [

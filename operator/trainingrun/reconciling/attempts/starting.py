@@ -8,6 +8,7 @@ from ... import rendering
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import MOST_ATTEMPTS, Attempt, RestoredFrom
 from ...rendering import names
+from ...rendering.defaults import names_storage
 from .. import pod_status
 from ..bookkeeping import OF_ONE_ATTEMPT
 from ..context import OWNED_KINDS, ReconcileContext
@@ -147,23 +148,19 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
     if wanted is None or draft.status.restored_from is not None:
         return None
     uri = wanted.uri or _folder_of_run(context)
-    if uri is None and context.observed.restore_source is not None:
-        return Findings(
-            blocker=Blocker(
-                ConditionReason.RESTORE_SOURCE_MISSING,
-                f"storage.restoreFrom.run is {wanted.run}, which has no storage.uri until it "
-                "begins; wait for it, or write the folder of another run in restoreFrom.uri",
-            ),
-            requeue_within_s=context.settings.poll_s,
-        )
     if uri is None:
+        why = (
+            f"and namespace {context.run.metadata.namespace} has no TrainingRun of that name; "
+            "create it, or create this run again with the right name, or with the other run's "
+            "folder in restoreFrom.uri"
+            if context.observed.restore_source is None
+            else "which has no storage.uri until it begins; wait for it, or write the folder of "
+            "another run in restoreFrom.uri"
+        )
         return Findings(
             blocker=Blocker(
                 ConditionReason.RESTORE_SOURCE_MISSING,
-                f"storage.restoreFrom.run is {wanted.run}, and namespace "
-                f"{context.run.metadata.namespace} has no TrainingRun of that name; create it, or "
-                "create this run again with the right name, or with the other run's folder in "
-                "restoreFrom.uri",
+                f"storage.restoreFrom.run is {wanted.run}, {why}",
             ),
             requeue_within_s=context.settings.poll_s,
         )
@@ -174,8 +171,7 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
 
 def _folder_of_run(context: ReconcileContext) -> str | None:
     source = context.observed.restore_source
-    has_one = source is not None and ((source.get("spec") or {}).get("storage") or {}).get("uri")
-    return names.folder_of(source) if source is not None and has_one else None
+    return names.folder_of(source) if source is not None and names_storage(source) else None
 
 
 def keep_support_objects(context: ReconcileContext) -> Findings:
