@@ -56,7 +56,7 @@ def test_training_goes_on_in_the_process_that_waits_and_the_next_node_waits(tmp_
         assert run.wait() == 0, run.log()
         progress = run.progress()
     assert run.seen() == [Counter(range(SAMPLES))] * EPOCHS
-    assert progress.seconds.lost_work == 0
+    assert progress.seconds.lost_work == 0, progress.records
     kinds = [record.kind for record in progress.records]
     assert kinds == [RecordKind.RESTORED, RecordKind.WORKER_LOST, RecordKind.RESTORED]
     assert progress.spare_pods == [next_one.name], "it has ended while it waited"
