@@ -135,8 +135,9 @@ def test_a_run_of_lora_ends_with_equal_weights_and_leaves_a_merged_model(
     assert best.size < frozen / 2, "of the model itself nothing is saved"
     command = ["-m", lora.__name__, run.bucket.root, "--to", str(tmp_path / "merged")]
     printed = subprocess.check_output([sys.executable, *command, "--prompt", "class"], text=True)
-    assert best.uri in printed
-    assert printed.splitlines()[1].startswith("class")
+    # Before it DeepSpeed may print, which PEFT's Accelerate imports where it is installed.
+    _, _, text = printed.partition(f" has the model of {best.uri}\n")
+    assert text.startswith("class"), printed
     merged = loss(tmp_path / "merged", settings)
     assert merged == pytest.approx(best.metrics["eval_loss"], abs=0.02)
     assert merged < loss(base, settings) - 0.1
