@@ -15,10 +15,10 @@ MOST_RECEIVERS = 8
 class SecretKey(Model):
     """A key of a Secret in the run's namespace."""
 
-    name: str = Field(min_length=1, max_length=253)
+    name: str = Field(max_length=253)
     """Name of the Secret: trainingrun-notifications, or another one that the platform lets the
     operator read."""
-    key: str = Field(min_length=1, max_length=253)
+    key: str = Field(max_length=253)
     """The key, such as url."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
