@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 32
 """Deliveries under way, each of another namespace."""
+TIMEOUT_S = 10.0
+"""Longest time of one try."""
 PAUSE_S = 1.0
 """Between two of one namespace: receivers of chats take about one a second."""
 RETRY_S = (5.0, 3600.0)
@@ -92,8 +94,6 @@ class Notifier:
         secret: Callable[[str, str], Awaitable[Object | None]],
         allowed_hosts: Sequence[str],
         *,
-        timeout_s: float = 10.0,
-        retry_s: tuple[float, float] = RETRY_S,
         on_change: Callable[[str, str], None] = lambda namespace, name: None,
         may_act: Callable[[], bool] = lambda: True,
     ):
@@ -103,13 +103,10 @@ class Notifier:
             secret: The Secret of this namespace and name; None: there is none. It may raise
                 ClusterError.
             allowed_hosts: See `ReconcileSettings.notification_hosts`.
-            timeout_s: Longest time of one try.
-            retry_s: First and longest wait after one that failed.
             on_change: Called for a run of which a notice was tried.
             may_act: Called before one is sent.
         """
         self._secret, self._allowed_hosts = secret, tuple(allowed_hosts)
-        self._timeout_s, self._retry_s = timeout_s, retry_s
         self._on_change, self._may_act = on_change, may_act
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -191,7 +188,7 @@ class Notifier:
         lane.delivery = Delivery(lane.notice.id, outcome, problem, tries)
         loop, namespace = asyncio.get_running_loop(), lane.key[0]
         if outcome == "failed" and lane.wanted:
-            first, last = self._retry_s
+            first, last = RETRY_S
             wait_s = min(last, first * 2.0 ** min(tries - 1, 30))
             lane.timer = loop.call_later(wait_s, self._put, lane)
         self._resting[namespace] = loop.call_later(PAUSE_S, self._rested, namespace)
@@ -209,7 +206,7 @@ class Notifier:
         """The outcome, and the problem."""
         notice = lane.notice
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(TIMEOUT_S):
                 url = await self._address(lane.key[0], notice)
                 if not self._may_act():
                     raise _Unsendable("this operator does not lead any more")
@@ -217,7 +214,7 @@ class Notifier:
         except _Unsendable as error:
             return "failed", str(error)
         except TimeoutError:
-            return "failed", f"its receiver does not answer within {self._timeout_s:g} s"
+            return "failed", f"its receiver does not answer within {TIMEOUT_S:g} s"
         except Forbidden:
             return "failed", (
                 f"the operator's roles do not let it read Secret {notice.secret}; install its "
