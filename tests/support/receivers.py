@@ -59,7 +59,7 @@ class Receiver:
             context.load_cert_chain(tls.certificate, tls.key)
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._take)
-        runner = web.AppRunner(application, shutdown_timeout=0.1)
+        runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
         self.port = runner.addresses[0][1]
