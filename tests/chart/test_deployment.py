@@ -118,6 +118,8 @@ def test_values_arrive_as_settings(render, read):
             'training.rayAuth="disabled"',
             'training.metricsFrom=[{"podSelector": {"matchLabels": {"app": "prometheus"}}}]',
             f"training.historyCollector={json.dumps(COLLECTOR)}",
+            'notifications.allowedHosts=["*.example.com:8443", "http://hooks.svc"]',
+            'notifications.secretNames=["a", "b"]',
             'prices.currency="EUR"',
             'prices.nodes=[{"labels": {"a/b": "c"}, "perHour": 2.5, "onDemandPerHour": 5}]',
         )
@@ -129,6 +131,8 @@ def test_values_arrive_as_settings(render, read):
     assert arrived.render.ray_auth == "disabled"
     assert arrived.render.metrics_from == ({"podSelector": {"matchLabels": {"app": "prometheus"}}},)
     assert arrived.render.history_collector == COLLECTOR
+    assert arrived.reconcile.notification_hosts == ("*.example.com:8443", "http://hooks.svc")
+    assert arrived.reconcile.notification_secret_names == ("a", "b")
     assert arrived.reconcile.poll_s == 0.5
     assert arrived.reconcile.currency == "EUR"
     (price,) = arrived.reconcile.prices

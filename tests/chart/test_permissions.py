@@ -37,6 +37,27 @@ def test_the_right_to_list_workloads_can_be_left_out(render):
     assert as_set(granted) == as_set(resources.RUN_RULES)
 
 
+@pytest.mark.parametrize("namespaces", [[], ["team-a"]], ids=["all", "one"])
+def test_secrets_with_addresses_may_be_read_only_where_notifications_are_on(render, namespaces):
+    of = f"watchNamespaces={json.dumps(namespaces)}"
+    kind, where = ("Role", "team-a") if namespaces else ("ClusterRole", None)
+    on = render(of, 'notifications.allowedHosts=["hooks.example.com"]')
+    granted = rules(on, kind, "trainingrun-operator", where)
+    expected = resources.RUN_RULES + resources.QUEUE_RULES + resources.NOTIFICATION_RULES
+    assert as_set(granted) == as_set(expected)
+    others = render(
+        of,
+        'notifications.allowedHosts=["hooks.example.com"]',
+        'notifications.secretNames=["a", "b"]',
+    )
+    (readable,) = (
+        rule["resourceNames"]
+        for rule in rules(others, kind, "trainingrun-operator", where)
+        if "secrets" in rule["resources"] and "get" in rule["verbs"]
+    )
+    assert readable == ["a", "b"]
+
+
 def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
     objects = render('watchNamespaces=["team-a", "team-b"]')
     for namespace in ("team-a", "team-b"):

@@ -77,6 +77,17 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             "/topologySpreadConstraints/0.*topologyKey",
             id="half a constraint",
         ),
+        pytest.param(
+            'notifications.allowedHosts=["*"]', "/notifications/allowedHosts/0", id="every host"
+        ),
+        pytest.param(
+            'notifications.allowedHosts=["https://hooks.example.com/a"]',
+            "/notifications/allowedHosts/0",
+            id="an address as a host",
+        ),
+        pytest.param(
+            "notifications.secretNames=[]", "/notifications/secretNames", id="no Secret's name"
+        ),
         pytest.param('prices.nodes=[{"perHour": 1}]', "/prices/nodes/0.*labels", id="any node"),
         pytest.param(
             'prices.nodes=[{"labels": {"a": "b"}, "perHour": -1}]',

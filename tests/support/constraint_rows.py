@@ -5,6 +5,7 @@ from typing import Any
 
 from support.constraints import MISSING, Row
 from support.failure_constraint_rows import FAILURE_ROWS
+from support.notify_constraint_rows import NOTIFY_ROWS
 from support.row_makers import by_rule, in_range, max_length, max_quantity_length, one_of, required
 from support.sweep_constraint_rows import SWEEP_ROWS, SWEPT_RUN
 
@@ -911,6 +912,7 @@ ROWS: list[Row] = [
         _budget("action", "enum", action, "Stop", 'supported values: "Suspend", "Warn"')
         for action in ("Suspend", "Warn")
     ),
+    *NOTIFY_ROWS,
     *in_range("spec.ttlSecondsAfterFinished", 0, 31536000),
 ]
 

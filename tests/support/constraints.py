@@ -42,6 +42,12 @@ PARENTS: Mapping[str, dict[str, Any]] = {
     "spec.scheduling.queue": {"kind": "Kueue", "name": "team-a"},
     "spec.failures.backoff": {"initialSeconds": 0, "maxSeconds": 86400},
     "spec.failures.rules[]": {"when": {"classes": ["Hang"]}, "then": "Restart"},
+    "spec.notify[]": {
+        "events": ["Failed"],
+        "webhook": {"secretRef": {"name": "notifications", "key": "url"}},
+    },
+    "spec.notify[].webhook": {"secretRef": {"name": "notifications", "key": "url"}},
+    "spec.notify[].webhook.secretRef": {"name": "notifications", "key": "url"},
     "spec.failures.rules[].backoff": {"initialSeconds": 0, "maxSeconds": 86400},
 }
 """What an optional object needs to be valid in itself."""

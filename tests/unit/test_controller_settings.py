@@ -100,6 +100,15 @@ def test_prices_are_read_from_json(read):
             read(PRICES=json.dumps([value]))
 
 
+def test_hosts_of_notifications_are_read_and_checked(read):
+    hosts = "hooks.slack.com, *.example.com:8443,http://127.0.0.1:8080"
+    found = read(NOTIFICATION_HOSTS=hosts).reconcile.notification_hosts
+    assert found == ("hooks.slack.com", "*.example.com:8443", "http://127.0.0.1:8080")
+    for wrong in ("*", "*.", "https://a.example", "a.example/x", "a@b", "A.example", "a:0", "a..b"):
+        with pytest.raises(SettingsError, match="has to be a host name such as"):
+            read(NOTIFICATION_HOSTS=f"a.example,{wrong}")
+
+
 def test_an_empty_value_means_the_default_whatever_its_kind(read):
     assert read(NAMESPACES="", WORKERS="", POLL_S="", LOG_LEVEL="") == Settings()
 

@@ -63,6 +63,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+{{- if .Values.notifications.allowedHosts }}
+# But those with the addresses of spec.notify.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson .Values.notifications.secretNames }}
+  verbs: [get]
+{{- end }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create, patch]

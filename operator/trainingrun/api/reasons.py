@@ -107,6 +107,7 @@ class EventReason(StrEnum):
     SETTING_OVERRULED = "SettingOverruled"
     MANY_EVENTS = "ManyEvents"
     STATUS_REFUSED = "StatusRefused"
+    NOTIFICATION_FAILED = "NotificationFailed"
 
 
 class ConditionRow(NamedTuple):
@@ -576,6 +577,12 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow("Warning", EventReason.MANY_EVENTS, "More events at once than are emitted, by count."),
     EventRow(
         "Warning", EventReason.STATUS_REFUSED, "The API server refuses every status of the run."
+    ),
+    EventRow(
+        "Warning",
+        EventReason.NOTIFICATION_FAILED,
+        "A webhook of `notify` is not told of what happens to the run; the message says why, what "
+        "to do, and whether it is sent again.",
     ),
 )
 """Every event that the operator emits about a run."""

@@ -16,6 +16,7 @@ from .base import Model, Rule, Switch, Whole, matching
 from .budget_spec import RunBudget
 from .checkpoints_spec import Checkpoints
 from .failures_spec import Failures
+from .notify_spec import MOST_RECEIVERS, Receiver
 from .pods_spec import (
     CLAIM_VOLUME,
     HEAD_PORTS,
@@ -86,7 +87,7 @@ def _immutable(field: str, annotation: Any = None) -> Rule:
 
 
 class RunSpec(Model):
-    """What the user wants. After creation only suspend, budget, failures, checkpoints,
+    """What the user wants. After creation only suspend, budget, failures, checkpoints, notify,
     activeDeadlineSeconds and ttlSecondsAfterFinished may change.
     """
 
@@ -120,6 +121,8 @@ class RunSpec(Model):
     """True: checkpoint, then free every pod; false again: continue from that step."""
     budget: RunBudget | None = None
     """What the run may cost, by the operator's prices. Default: any amount."""
+    notify: list[Receiver] = Field(default_factory=list, max_length=MOST_RECEIVERS)
+    """Webhooks that are told what happens to the run from then on. Default: none."""
     active_deadline_seconds: Whole | None = Field(default=None, ge=1, le=31536000)
     """Seconds from acceptance after which the run fails. The time in which it is suspended, or
     waits for Kueue to admit it, does not count."""
@@ -201,6 +204,14 @@ class RunSpec(Model):
                 or all(rule.then != "RestartOnDemand" for rule in spec.failures.failure_rules)
             ),
             "failures.rules",
+        ),
+        Rule(
+            "!has(self.notify) || self.notify.all(one, self.notify.exists_one(other, "
+            "one.webhook.secretRef.name == other.webhook.secretRef.name && "
+            "one.webhook.secretRef.key == other.webhook.secretRef.key))",
+            "must name each key of a Secret once; put all its events into one entry",
+            lambda spec: len({one.webhook.secret_ref for one in spec.notify}) == len(spec.notify),
+            "notify",
         ),
         Rule(
             None,  # CEL does not see the mounts

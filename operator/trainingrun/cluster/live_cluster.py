@@ -419,7 +419,7 @@ class KubernetesCluster:
             log.warning("event not written: %s", error)
 
     async def secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """A Secret of the operator's own namespace; None: absent."""
+        """A Secret that the operator may read; None: absent."""
         try:
             return await self._connection.request("GET", path("v1", "Secret", namespace, name))
         except NotFound:

@@ -81,7 +81,7 @@ RUN_RULES: list[Rule] = [
     _rule("ray.io", "rayclusters", "list", "watch", "patch", "delete"),
     # delete: pods of lost nodes, whose kubelet will not confirm their end
     _rule("", "pods", "list", "watch", "delete"),
-    # Never get or list: tokens are derived, so users' secrets stay unread.
+    # Never get or list: tokens are derived, so users' secrets stay unread; but NOTIFICATION_RULES.
     _rule("", "secrets", "create"),
     # get: whose one is that has the name of ours, and whether ours is as it was made
     _rule("networking.k8s.io", "networkpolicies", "get", "create", "patch"),
@@ -91,6 +91,10 @@ RUN_RULES: list[Rule] = [
 
 QUEUE_RULES: list[Rule] = [_rule("kueue.x-k8s.io", "workloads", "list")]
 """Beside RUN_RULES; optional: without it the status does not say what a queued run waits for."""
+
+NOTIFICATION_RULES: list[Rule] = [_rule("", "secrets", "get", names=("trainingrun-notifications",))]
+"""Beside RUN_RULES, where hosts are named to which notifications may be sent: the Secrets with
+their addresses, of the names in `ReconcileSettings.notification_secret_names`."""
 
 CLUSTER_RULES: list[Rule] = [
     _rule("trainingrun.dev", CLUSTER_DEFAULTS_PLURAL, "get", names=(DEFAULTS_NAME,)),

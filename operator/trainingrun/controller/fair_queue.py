@@ -1,6 +1,7 @@
 """What waits in several namespaces: each takes its turn, however much waits in another one."""
 
 from collections import deque
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -20,15 +21,15 @@ class FairQueue(Generic[T]):
         """It waits from now on, behind the others of its namespace."""
         self._waiting.setdefault(namespace, deque()).append(item)
 
-    def pop(self) -> T:
-        """Takes out what is next.
+    def pop(self, but: Collection[str] = ()) -> T:
+        """Takes out what is next, of other namespaces than those in `but`.
 
         Raises:
-            IndexError: Nothing waits.
+            IndexError: Nothing waits there.
         """
-        if not self._waiting:
+        namespace = next((each for each in self._waiting if each not in but), None)
+        if namespace is None:
             raise IndexError("nothing waits")
-        namespace = next(iter(self._waiting))
         items = self._waiting.pop(namespace)
         item = items.popleft()
         if items:

@@ -12,6 +12,7 @@ from ..cluster.credentials import Credentials
 from ..cluster.live_cluster import KubernetesCluster
 from .leadership import REQUEST_S, Leadership
 from .logs import about
+from .notifier import Notifier
 from .operator_metrics import Metrics
 from .progress_polling import Poller, Resolve, Target, head_of
 from .reconcile import Reconciler
@@ -122,10 +123,11 @@ class Operator:
         while not await self._load_keys():  # noqa: ASYNC110 - it reads the API server
             await asyncio.sleep(KEY_RETRY_S)
         await self.cluster.catch_up()
-        poller = self._poller()
+        poller, notifier = self._poller(), self._notifier()
         reconciler = Reconciler(
             self.cluster,
             poller,
+            notifier,
             lambda: self._keyring.tokens,
             self.settings.render,
             self.settings.reconcile,
@@ -141,6 +143,7 @@ class Operator:
                     tasks.create_task(self._work(reconciler), name=f"worker {number}")
         finally:
             await poller.close()
+            await notifier.close()
             self.queue.close()
 
     def _new_queue(self) -> WorkQueue:
@@ -219,6 +222,14 @@ class Operator:
             timeout_s=own.poll_timeout_s,
             on_change=lambda namespace, name: self.queue.add((namespace, name)),
             count=lambda outcome: self.metrics.polls.labels(outcome).inc(),
+            may_act=lambda: self.leadership.leads,
+        )
+
+    def _notifier(self) -> Notifier:
+        return Notifier(
+            self.cluster.secret,
+            self.settings.reconcile.notification_hosts,
+            on_change=lambda namespace, name: self.queue.add((namespace, name)),
             may_act=lambda: self.leadership.leads,
         )
 

@@ -40,6 +40,7 @@ from ..reconciling.model import (
 from ..rendering import renewed_token_secret, support_objects, token_secret
 from ..rendering.platforms import RenderSettings
 from .logs import about
+from .notifier import Notifier
 from .progress_polling import Poller
 from .tokens import Tokens, with_token
 from .work_queue import Key
@@ -78,6 +79,7 @@ class Reconciler:
         self,
         cluster: KubernetesCluster,
         polls: Poller,
+        notifier: Notifier,
         tokens: Callable[[], Tokens],
         render: RenderSettings,
         settings: ReconcileSettings,
@@ -91,7 +93,8 @@ class Reconciler:
         that only go forward. `count_error` is called with the kind of each error that is not
         raised.
         """
-        self._cluster, self._polls, self._tokens = cluster, polls, tokens
+        self._cluster, self._polls, self._notifier = cluster, polls, notifier
+        self._tokens = tokens
         self._render, self._settings, self._now = render, settings, now
         self._clock, self._count_error = clock, count_error
         self._retries: dict[Key, tuple[tuple[str, int], ActionRetries]] = {}
@@ -203,6 +206,7 @@ class Reconciler:
             progress_failing_s=snapshot.progress_failing_s,
             progress_error=snapshot.progress_error,
             progress_polled_s=snapshot.progress_polled_s,
+            deliveries=self._notifier.deliveries(key),
         )
 
     async def _with_lease_ages(self, observed: Observed) -> Observed:
@@ -412,6 +416,8 @@ class Reconciler:
             self._polls.follow(key, observed.run.metadata.uid, attempt.number)
         else:
             self._polls.unfollow(key)
+        if plan.notices is not None:
+            self._notifier.want(key, plan.notices)
 
     async def _renew_token(self, key: Key, observed: Observed) -> None:
         """Makes a valid token for a head that accepts none of ours; the kubelet mounts it.
@@ -441,6 +447,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._polls.forget(key)
+        self._notifier.forget(key)
         self._events.forget(key)
         self._pace.forget(key)
         self._retries.pop(key, None)

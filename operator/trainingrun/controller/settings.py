@@ -28,6 +28,7 @@ from ..api.parse import explain
 from ..api.pod_schema import Fault
 from ..reconciling.model import NodePrice, ReconcileSettings
 from ..rendering.platforms import RenderSettings
+from .notifier import ALLOWED_HOST
 
 PREFIX = "TRAININGRUN_OPERATOR_"
 
@@ -117,11 +118,24 @@ def _of_security_context(value: Any) -> list[Fault]:
     return pod_schema.faults(value or {}, pod_schema.SECURITY_CONTEXT)
 
 
-_OF_PODS = {
+def _hosts(value: Any) -> Any:
+    for entry in value:
+        if not ALLOWED_HOST.fullmatch(entry):
+            says = (
+                f"{entry!r} has to be a host name such as hooks.example.com or *.example.com, with "
+                "a port where it is not 443, and with http:// before it where it has no TLS"
+            )
+            raise PydanticCustomError("host", "{says}", {"says": says})
+    return value
+
+
+_CHECKED = {
+    # They become parts of pods, which KubeRay has to be able to read.
     "history_collector": _checked(pod_schema.of_collector),
     "pod_security_context": _checked(_of_security_context),
+    "notification_hosts": AfterValidator(_hosts),
 }
-"""Settings that become parts of pods, which KubeRay has to be able to read."""
+"""Settings of which the type does not say all."""
 
 _READ_AS: dict[Any, Any] = {
     tuple[Mapping[str, Any], ...]: Annotated[
@@ -140,8 +154,8 @@ def _fields(section: type[Any]) -> dict[str, Any]:
     found = {}
     for one in dataclasses.fields(section):
         read_as = _READ_AS.get(one.type, one.type)
-        if one.name in _OF_PODS:
-            read_as = Annotated[read_as, _OF_PODS[one.name]]
+        if one.name in _CHECKED:
+            read_as = Annotated[read_as, _CHECKED[one.name]]
         if not one.metadata.get("internal"):
             found[one.name] = (read_as, one.default)
     return found

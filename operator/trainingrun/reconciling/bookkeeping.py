@@ -165,6 +165,16 @@ class TimeSpent(Model):
     checkpoint: float = 0
 
 
+class Told(Model):
+    """What one webhook of spec.notify has been told."""
+
+    ids: dict[str, str] = Field(default_factory=dict)
+    """What has happened, by an identifier: since when it waits to be sent; "": it was sent, or is
+    not to be."""
+    problem: str = ""
+    """Why what waits is not sent, once an event has said so."""
+
+
 class Bookkeeping(Model):
     """`status.seen`."""
 
@@ -262,6 +272,8 @@ class Bookkeeping(Model):
     """Since when every pod is gone because of `suspend: true`."""
     queued_since: str | None = None
     """Since when Kueue keeps the run waiting."""
+    notified: dict[str, Told] = Field(default_factory=dict)
+    """What was told, by webhook: `<secret>/<key>`. One that is not here was just added."""
 
     @classmethod
     def read(cls, seen: dict[str, Any]) -> "Bookkeeping":

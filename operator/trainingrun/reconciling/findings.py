@@ -11,7 +11,7 @@ from trainingrun_protocol.failure_rules import FailureFacts
 from ..api.reasons import ConditionReason, EventReason
 from ..api.status import LossReason, RunStatus
 from .bookkeeping import Bookkeeping
-from .model import Action, Plan, RunEvent
+from .model import Action, Notice, Plan, RunEvent
 from .texts import short
 
 MOST_EVENTS = 20
@@ -96,6 +96,8 @@ class Findings(NamedTuple):
     """Events, emitted in this order."""
     charged: frozenset[str] = frozenset()
     """The budgets that a counted loss charges, and the keys of the rules that it meets."""
+    notices: tuple[Notice, ...] | None = None
+    """What webhooks are to be told next; None: this policy does not say."""
     requeue_within_s: float | None = None
     """Seconds until the next reconcile at the latest; None: no bound."""
 
@@ -110,6 +112,7 @@ class PlanBuilder:
     charged: frozenset[str] = frozenset()
     """The budgets that this reconcile charged and the rules that it met: only those are checked."""
     requeue_after_s: float | None = None
+    notices: tuple[Notice, ...] | None = None
     # Of each of these, the first that is found stays; but an action that fails comes first.
     end: AttemptEnd | None = None
     run_failure: RunFailure | None = None
@@ -123,6 +126,7 @@ class PlanBuilder:
         for event in findings.events:
             self.events.append(replace(event, message=short(event.message)))
         self.charged |= findings.charged
+        self.notices = self.notices if findings.notices is None else findings.notices
         if findings.requeue_within_s is not None:
             within_s = max(findings.requeue_within_s, 0.0)
             known_s = self.requeue_after_s
@@ -139,6 +143,7 @@ class PlanBuilder:
             self.draft.status.model_copy(update={"seen": self.draft.bookkeeping.write()}),
             tuple(_bounded(self.events)),
             self.requeue_after_s,
+            self.notices,
         )
 
 

@@ -27,6 +27,9 @@ Manifest = Mapping[str, Any]
 EventType = Literal["Normal", "Warning"]
 """`type` of an Event."""
 
+DeliveryOutcome = Literal["delivered", "refused", "failed"]
+"""refused: another try would end the same way; failed: it is tried again."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
@@ -72,6 +75,36 @@ class FailingAction:
     def key(self) -> "ActionKey":
         """That of the action, see `key_of`."""
         return self.verb, self.kind, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message to a webhook of spec.notify."""
+
+    webhook: str
+    """Key of `status.seen.notified`."""
+    secret: str
+    """Name of the Secret with the address."""
+    key: str
+    """Key of that Secret."""
+    id: str
+    """The same whenever it is sent, and of no other one."""
+    content_type: str
+    body: Mapping[str, Any]
+    """To be sent as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a notice has fared that this process has sent."""
+
+    id: str
+    """Of the notice."""
+    outcome: DeliveryOutcome
+    problem: str = ""
+    """Why it was not delivered and what to do, in a clause without the address."""
+    tries: int = 1
+    """How often it was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +154,8 @@ class Observed:
     Workload for it. None: that is not known."""
     support: tuple[Object, ...] | None = None
     """What of `rendering.support_objects` is there, read just now; None: it was not read."""
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
+    """How the notice to each webhook fares that was last planned."""
     stale: Mapping[str, str] = field(default_factory=dict)
     """Kinds, such as "Pod" or "RayJob", of which lists and watches fail at present, with
     the reason in a sentence. What is given of such a kind was read last: an object that is
@@ -281,6 +316,9 @@ class Plan:
     """Emitted after the status is written and the actions were tried."""
     requeue_after_s: float | None = None
     """Seconds until the next reconcile, unless an event comes first; None: at the next event."""
+    notices: tuple[Notice, ...] | None = None
+    """What is to be sent once the status is written, at most one to each webhook; None: whatever
+    was planned last."""
     confirm: bool = False
     """Nothing is decided: a decision would rest on an absence that is to be confirmed first. The
     plan is to be made anew of an observation that is `confirmed`."""
@@ -328,3 +366,9 @@ class ReconcileSettings:
     prices: tuple[NodePrice, ...] = ()
     """What nodes cost, in JSON; of several rows that apply to a node, the first. Empty: no run has
     an amount of money."""
+    notification_hosts: tuple[str, ...] = ()
+    """Hosts to which notifications may be sent, separated by commas: `hooks.example.com` or
+    `*.example.com`, with `:8443` for another port than 443. `http://` before it: without TLS, to
+    port 80. Empty: none is sent."""
+    notification_secret_names: tuple[str, ...] = ("trainingrun-notifications",)
+    """Names of the Secrets that the operator may read for their addresses, separated by commas."""

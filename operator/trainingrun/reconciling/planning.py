@@ -19,7 +19,7 @@ from .findings import AttemptEnd, Findings, PlanBuilder, StatusDraft
 from .losses import avoided_nodes, capacity, evidence, history, node_loss
 from .losses.signs import control_sign
 from .model import Object, Observed, Plan, ReconcileSettings
-from .status import conditions, cost, goodput, progress_status, workers
+from .status import conditions, cost, goodput, notifications, progress_status, workers
 from .texts import parsed, seconds_since
 
 LONGEST_S = 60.0
@@ -49,6 +49,7 @@ def _plan(context: ReconcileContext) -> Plan:
         _while_deleted(context, builder)
         return builder.plan()
     if builder.draft.status.has_ended:
+        builder.add(notifications.record(context, builder.draft))
         _after_the_end(context, builder)
         _report_failing(context, builder)
         builder.add(
@@ -79,6 +80,7 @@ def _plan(context: ReconcileContext) -> Plan:
             builder.run_failure,
         )
     )
+    builder.add(notifications.record(context, builder.draft))
     return builder.plan()
 
 
@@ -218,7 +220,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
         return
     _clean_up(context, builder)
     builder.add(cost.record(context, builder.draft))
-    gone = ending.nothing_left(context)
+    gone = ending.nothing_left(context) and not notifications.waits(builder.draft)
     builder.add(lifetime.delete_after_ttl(context, builder.draft, gone))
 
 
