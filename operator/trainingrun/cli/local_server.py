@@ -23,7 +23,10 @@ from .errors import CliError
 _ADDRESS = "127.0.0.1"
 _LINK = "/trainingrun/"
 # Not a redirect: a strict cookie is not sent where another site has begun a chain of them.
-_OPENED = '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>Opened</title>'
+_OPENED = (
+    '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>Opened</title>'
+    '<link rel="icon" href="data:,">'
+)
 
 
 class LocalServer(ThreadingHTTPServer):
