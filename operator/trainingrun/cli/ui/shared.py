@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ...api.errors import RunError
 from ...client.errors import UnreachableError
 from ...client.kube import RefusedError
+from ...reconciling.texts import short
 
 Value = TypeVar("Value")
 
@@ -100,6 +101,6 @@ def _passes(error: Exception) -> bool:
 
 def _unreadable(error: Exception) -> RunError:
     return RunError(
-        f"what was read cannot be shown ({type(error).__name__}: {error}); is this command of the "
-        "operator's version?"
+        f"what was read cannot be shown ({type(error).__name__}: {short(str(error), 200)}); is "
+        "this command of the operator's version?"
     )
