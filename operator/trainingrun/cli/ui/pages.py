@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from trainingrun_runtime.report_page import page
-from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.folder import RunFolder
 
 from ...api.errors import RunError
@@ -18,7 +17,7 @@ from ...client.sources import Cluster
 from ..log_command import folded
 from . import fleet
 from .fleet import Row, Wanted
-from .shared import Reading, Shared
+from .shared import Reading, Shared, unreadable
 
 _FRESH_S = 5.0
 _FOLDER_FRESH_S = 30.0
@@ -85,19 +84,20 @@ class Pages:
     def run(self, namespace: str, name: str) -> Page:
         """The parts of a run's report, as they are now."""
 
-        def read() -> Contents:
-            run = self._cluster.within(namespace).run(name)
-            return run_page.of_status(run, lambda: self._folder(run))
+        def read() -> dict[str, Any]:
+            return self._cluster.within(namespace).run(name)
 
         reading = self._shared.get(("run", namespace, name), read, _FRESH_S)
-        return _page(
-            "run.html.j2",
-            reading,
-            title=f"{name}: {reading.value.state}" if reading.value else name,
-            namespace=namespace,
-            name=name,
-            page=reading.value,
-        )
+        fields: dict[str, Any] = {"title": name, "namespace": namespace, "name": name, "page": None}
+        if (run := reading.value) is None:
+            return _page("run.html.j2", reading, **fields)
+        try:
+            parts = run_page.of_status(run, lambda: self._folder(run))
+            fields |= {"page": parts, "title": f"{name}: {parts.state}"}
+            return _page("run.html.j2", reading, **fields)
+        except Exception as error:  # the status is not as this version knows it
+            reading = Reading(problem=unreadable(error), every_s=reading.every_s)
+            return _page("run.html.j2", reading, **{**fields, "page": None})
 
     def _folder(self, run: Mapping[str, Any]) -> RunFolder:
         """What a run has left, so far.
@@ -107,7 +107,7 @@ class Pages:
         """
         place = places.in_cluster(run, [], self._endpoint, None)
         key = ("folder", run["metadata"]["uid"])
-        reading = self._shared.get(key, lambda: run_page.read(place), _FOLDER_FRESH_S)
+        reading = self._shared.get(key, lambda: run_page.read(place), _FOLDER_FRESH_S, 5.0)
         if reading.value is None:
             raise reading.problem or RunError(f"{place.uri} was not read")
         notes = [f"{reading.problem}."] if reading.problem else []

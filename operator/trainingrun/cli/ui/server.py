@@ -6,7 +6,6 @@ from http import HTTPStatus
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
 
-from ..errors import print_error
 from ..local_server import LocalHandler, LocalServer
 from . import pages
 from .pages import Page, Pages
@@ -51,7 +50,6 @@ class _Handler(LocalHandler):
             found = self._page()
         except Exception as error:  # of which nobody knows: the sentence is all there is
             sentence = f"{self.path} cannot be shown: {type(error).__name__}: {error}"
-            print_error(sentence)
             found = pages.problem(sentence, HTTPStatus.INTERNAL_SERVER_ERROR)
         headers = {"Content-Security-Policy": _POLICY}
         self.answer(found.status, found.html, "text/html", headers)

@@ -53,7 +53,7 @@ class _Entry(Generic[Value]):
             value, every_s = read(), max(fresh_s, _SHARE * (time.monotonic() - began))
             self.reading = Reading(value, time.time(), None, every_s)
         except Exception as error:  # an answer may be anything
-            problem = error if isinstance(error, RunError) else _unreadable(error)
+            problem = error if isinstance(error, RunError) else unreadable(error)
             kept = former if _passes(error) else Reading[Value]()
             self.reading = kept._replace(problem=problem, every_s=fresh_s)
         self.until = time.monotonic() + self.reading.every_s
@@ -67,13 +67,16 @@ class Shared:
         self._entries: OrderedDict[Hashable, _Entry[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], Value], fresh_s: float) -> Reading[Value]:
+    def get(
+        self, key: Hashable, read: Callable[[], Value], fresh_s: float, wait_s: float | None = None
+    ) -> Reading[Value]:
         """The latest reading, as far as it is there in time.
 
         Args:
             key: What is read; one key has values of one type.
             read: Reads it. Raises RunError.
             fresh_s: Seconds for which it need not be read again.
+            wait_s: Seconds that a first reading is waited for.
         """
         with self._lock:
             entry: _Entry[Value] = self._entries.setdefault(key, _Entry())
@@ -86,7 +89,8 @@ class Shared:
                 threading.Thread(
                     target=entry.renew, args=(read, fresh_s, done), daemon=True
                 ).start()
-        waited_s = _WAIT_S if entry.reading.value is None else _WAIT_AGAIN_S
+        first_s = _WAIT_S if wait_s is None else wait_s
+        waited_s = first_s if entry.reading.value is None else _WAIT_AGAIN_S
         if done.wait(waited_s):
             return entry.reading
         problem = UnreachableError(f"there is no answer after {waited_s:.0f} s; it is waited for")
@@ -99,7 +103,8 @@ def _passes(error: Exception) -> bool:
     return busy or isinstance(error, UnreachableError)
 
 
-def _unreadable(error: Exception) -> RunError:
+def unreadable(error: Exception) -> RunError:
+    """What is said of an answer that is not as this version knows it."""
     return RunError(
         f"what was read cannot be shown ({type(error).__name__}: {short(str(error), 200)}); is "
         "this command of the operator's version?"
