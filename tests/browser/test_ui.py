@@ -171,8 +171,10 @@ async def test_what_is_open_on_the_page_of_a_run_stays_open_while_it_is_renewed(
     before = await page.evaluate(f"{folds}[0].open = false, {folds}[1].open = true, {folds}.length")
     run = a_run(0)
     run["status"]["progress"]["step"] = 777
+    run["status"]["phase"] = "Recovering"
     server.answers[f"{RUNS.replace('team-a', 'vision')}/{name}"] = [(200, run)]
     await until(page, "document.querySelector('.figures').innerText.includes('777')")
+    assert await page.evaluate("document.title") == f"{name}: Recovering"
     assert await page.evaluate(f"[{folds}[0].open, {folds}[1].open, {folds}.length]") == [
         False,
         True,

@@ -239,6 +239,28 @@ def test_what_takes_long_is_read_more_seldom_and_shown_meanwhile_as_it_was(
     assert found.get("slow", lambda: 8, 0.0).value == 7, "it is not read again so soon"
 
 
+def test_until_a_further_reading_is_there_the_former_one_is_shown_without_alarm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared, "_WAIT_AGAIN_S", 0.0)
+    monkeypatch.setattr(shared, "_SHARE", 0.0)
+    gate, found = threading.Event(), shared.Shared()
+    assert found.get("runs", lambda: 1, 0.0).value == 1
+
+    def slow() -> int:
+        gate.wait(60)
+        return 2
+
+    meanwhile = found.get("runs", slow, 0.0)
+    assert (meanwhile.value, meanwhile.problem, meanwhile.every_s) == (1, None, 2.0)
+    monkeypatch.setattr(shared, "_WAIT_S", 0.0)
+    late = found.get("runs", slow, 0.0)
+    assert (late.value, "it is waited for" in str(late.problem)) == (1, True)
+    gate.set()
+    monkeypatch.setattr(shared, "_WAIT_AGAIN_S", 60.0)
+    assert found.get("runs", slow, 0.0)[0::2] == (2, None)
+
+
 def test_the_command_prints_its_address_and_ends_well_by_ctrl_c(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,12 +275,10 @@ def test_the_command_prints_its_address_and_ends_well_by_ctrl_c(
         assert command.stdout is not None
         line = command.stdout.readline()
         assert line.startswith("TrainingRuns in namespace team-a: http://127.0.0.1:")
+        assert command.stderr is not None
+        assert command.stderr.readline() == "One browser can open it, once; Ctrl-C ends it.\n"
         command.send_signal(signal.SIGINT)
-        _, errors = command.communicate(timeout=60)
-    assert (command.returncode, errors) == (
-        0,
-        "One browser can open it, once; Ctrl-C ends it.\n",
-    )
+        assert (command.wait(60), command.stderr.read()) == (0, "")
     assert call("ui", "--port", str(server.port)) == (
         1,
         "",

@@ -34,10 +34,10 @@ def ui(
     from .ui.server import Ui
 
     server = Ui(port, Pages(cluster, everywhere, endpoint))
-    with serving(server):
-        typer.echo(f"TrainingRuns in {where}: {server.link()}")
-        typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
-        try:
+    try:
+        with serving(server):
+            typer.echo(f"TrainingRuns in {where}: {server.link()}")
+            typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
             threading.Event().wait()
-        except KeyboardInterrupt:
-            raise typer.Exit(0) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None

@@ -25,6 +25,7 @@ async function renew() {
       const answer = await fetch(location.href);
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       replace(live, next.getElementById("live"));
+      document.title = next.title;
       document.body.dataset.every = next.body.dataset.every;
       away.hidden = true;
     }

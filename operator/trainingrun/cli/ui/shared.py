@@ -21,8 +21,10 @@ Value = TypeVar("Value")
 _SHARE = 10.0
 _WAIT_S = 20.0
 """For a first reading."""
-_WAIT_AGAIN_S = 3.0
+_WAIT_AGAIN_S = 2.0
 """For a further one: until it is there, the former one is shown."""
+_SOON_S = 2.0
+"""A page asks again so soon for a reading that is under way."""
 _MOST = 64
 """Readings that are kept; those that nobody has asked for longest are forgotten."""
 
@@ -43,14 +45,17 @@ class Reading(NamedTuple, Generic[Value]):
 @dataclass
 class _Entry(Generic[Value]):
     reading: Reading[Value] = field(default_factory=Reading)
+    began: float = 0.0
+    """The last reading, in seconds of the monotonic clock; as `until`."""
     until: float = 0.0
+    """It need not be read again before."""
     read: threading.Event | None = None
     """Set once the reading is there that is under way, or was the last one."""
 
     def renew(self, read: Callable[[], Value], fresh_s: float, done: threading.Event) -> None:
-        began, former = time.monotonic(), self.reading
+        former = self.reading
         try:
-            value, every_s = read(), max(fresh_s, _SHARE * (time.monotonic() - began))
+            value, every_s = read(), max(fresh_s, _SHARE * (time.monotonic() - self.began))
             self.reading = Reading(value, time.time(), None, every_s)
         except Exception as error:  # an answer may be anything
             problem = error if isinstance(error, RunError) else unreadable(error)
@@ -85,7 +90,8 @@ class Shared:
                 self._entries.popitem(last=False)
             done = entry.read
             if done is None or (done.is_set() and time.monotonic() >= entry.until):
-                done = entry.read = threading.Event()
+                done, entry.began = threading.Event(), time.monotonic()
+                entry.read = done
                 threading.Thread(
                     target=entry.renew, args=(read, fresh_s, done), daemon=True
                 ).start()
@@ -93,8 +99,11 @@ class Shared:
         waited_s = first_s if entry.reading.value is None else _WAIT_AGAIN_S
         if done.wait(waited_s):
             return entry.reading
-        problem = UnreachableError(f"there is no answer after {waited_s:.0f} s; it is waited for")
-        return entry.reading._replace(problem=problem)
+        found, took_s = entry.reading._replace(every_s=_SOON_S), time.monotonic() - entry.began
+        if found.value is not None and took_s < first_s:
+            return found
+        problem = UnreachableError(f"there is no answer after {took_s:.0f} s; it is waited for")
+        return found._replace(problem=problem)
 
 
 def _passes(error: Exception) -> bool:
