@@ -1,5 +1,6 @@
 """The pages of `trainingrun ui` in a real Chromium: all runs, one run, its logs."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ SCREENSHOTS = Path(__file__).resolve().parents[1] / ".artifacts" / "ui"
 EVERYWHERE = "/apis/trainingrun.dev/v1alpha1/trainingruns"
 PODS = "/api/v1/namespaces/team-a/pods"
 SOON_S = 0.2
+PATIENCE_S = 60.0
 
 
 def condition(kind: str, reason: str, message: str) -> dict[str, str]:
@@ -88,13 +90,13 @@ async def goes(page: Page, asking: Asking, path: str) -> None:
 
 
 async def until(page: Page, expression: str) -> None:
-    """Until it is true; no longer than a page has for its load."""
-    waiting = (
-        "new Promise((done, late) => { const look = () => { if (" + expression + ") done(1); "
-        "else setTimeout(look, 50) }; look(); setTimeout(() => late('never'), 30000) })"
-    )
-    answer = await page.call("Runtime.evaluate", expression=waiting, awaitPromise=True)
-    assert "exceptionDetails" not in answer, expression
+    """Until it is true; of a page that is not there yet it is not."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    answer: dict[str, Any] = {}
+    while answer.get("result", {}).get("value") is not True:
+        assert asyncio.get_running_loop().time() < deadline, expression
+        await asyncio.sleep(0.05)
+        answer = await page.call("Runtime.evaluate", expression=f"!!({expression})")
 
 
 @pytest.fixture
