@@ -9,7 +9,7 @@
 # make test-python  unit tests and trainings on another Python (PYTHON=python3.13); writes docs/compatibility.md
 # make test-pythons  whether the locked packages have wheels for each Python; writes docs/compatibility.md
 # make test-slow the tests on a real Ray that make test leaves out
-# make test-browser  the page of a run in a real Chromium
+# make test-browser  the page of a run, and those of trainingrun ui, in a real Chromium
 # make test-stores  what a run needs of its bucket, on object stores of several makers; writes docs/stores.md
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
 # make test-all  make test, test-slow, test-browser, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes

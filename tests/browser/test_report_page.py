@@ -1,7 +1,6 @@
 """The page of a run in a real Chromium: what is seen, on a phone, in the dark and printed."""
 
 import http.server
-import json
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -9,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from support.browser import Page, chromium, opened
+from support.browser import HOSTILE, chromium, contrast, opened, text_of
 from support.cli_server import call
 from support.report_runs import FAILURE, failed_run
 from trainingrun_runtime.store.bucket import Bucket
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / ".artifacts" / "report"
-HOSTILE = (
-    "</td></table></pre></style></title><script>document.title='owned'</script>"
-    "<img src=x onerror=\"document.title='owned'\"><iframe src='https://example.org'></iframe>"
-    '" onmouseover="document.title=\'owned\'" style="width:4000px" x=\'{{ 7 * 7 }}'
-    "\x1b[31m\u202e&lt;"
-)
 
 
 def test_there_is_a_browser() -> None:
@@ -61,12 +54,6 @@ def report_of(folder: Path, text: str = "") -> None:
     failed_run(Bucket.open(run.as_uri()), text)
     code, output, errors = call("report", run.as_uri(), "--html", "--to", f"{folder}/r.html")
     assert (code, errors) == (0, ""), output
-
-
-async def text_of(page: Page, selector: str) -> str:
-    found = await page.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
-    assert isinstance(found, str)
-    return found
 
 
 async def test_the_page_says_what_happened(served: Served, tmp_path: Path) -> None:
@@ -179,24 +166,3 @@ async def test_text_of_a_run_is_text(served: Served, tmp_path: Path) -> None:
         assert "\u202e" not in body
         assert page.complaints == []
         assert served.asked == ["/r.html"]
-
-
-_CONTRAST = """selector => {
-  const light = color => {
-    const parts = color.match(/[\\d.]+/g).slice(0, 3).map(each => each / 255)
-      .map(each => each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-  };
-  const element = document.querySelector(selector);
-  let behind = element;
-  while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)')
-    behind = behind.parentElement;
-  const [darker, lighter] = [light(getComputedStyle(element).color),
-    light(getComputedStyle(behind).backgroundColor)].sort((a, b) => a - b);
-  return (lighter + 0.05) / (darker + 0.05);
-}"""
-
-
-async def contrast(page: Page, selector: str) -> float:
-    """Of the text of the first such element against what is behind it, as WCAG counts it."""
-    return float(await page.evaluate(f"({_CONTRAST})({json.dumps(selector)})"))

@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 from support.ports import free_ports
-from trainingrun.cli.dashboard_proxy import Proxy, serving
+from trainingrun.cli.dashboard_proxy import Proxy
+from trainingrun.cli.local_server import serving
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "training_images" / "bin" / "trainingrun-node"
@@ -147,7 +148,8 @@ def test_without_the_token_nobody_submits_a_job(head: Head):
 
 
 def test_a_browser_that_has_opened_the_link_sees_the_dashboard_and_nobody_else(head: Head):
-    with serving(Proxy(0, head.dashboard, TOKEN)) as proxy:
+    proxy = Proxy(0, head.dashboard, TOKEN)
+    with serving(proxy):
         port = proxy.server_port
 
         def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, Any]:

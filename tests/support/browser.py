@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import os
 import shutil
 import tempfile
@@ -28,6 +29,14 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 _START_S = 60.0
+
+HOSTILE = (
+    "</td></table></pre></style></title><script>document.title='owned'</script>"
+    "<img src=x onerror=\"document.title='owned'\"><iframe src='https://example.org'></iframe>"
+    '" onmouseover="document.title=\'owned\'" style="width:4000px" x=\'{{ 7 * 7 }}'
+    "\x1b[31m\u202e&lt;"
+)
+"""What would run, load or change a page that took text for HTML."""
 
 
 def chromium() -> str:
@@ -155,3 +164,31 @@ async def _port(profile: Path, process: asyncio.subprocess.Process) -> int:
         assert asyncio.get_running_loop().time() < deadline, "Chromium did not start"
         await asyncio.sleep(0.05)
     return int(file.read_text().splitlines()[0])
+
+
+async def text_of(page: Page, selector: str) -> str:
+    """What is to be read in the first such element."""
+    found = await page.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+    assert isinstance(found, str)
+    return found
+
+
+_CONTRAST = """selector => {
+  const light = color => {
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map(each => each / 255)
+      .map(each => each <= 0.03928 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const element = document.querySelector(selector);
+  let behind = element;
+  while (getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)')
+    behind = behind.parentElement;
+  const [darker, lighter] = [light(getComputedStyle(element).color),
+    light(getComputedStyle(behind).backgroundColor)].sort((a, b) => a - b);
+  return (lighter + 0.05) / (darker + 0.05);
+}"""
+
+
+async def contrast(page: Page, selector: str) -> float:
+    """Of the text of the first such element against what is behind it, as WCAG counts it."""
+    return float(await page.evaluate(f"({_CONTRAST})({json.dumps(selector)})"))

@@ -87,6 +87,18 @@ def table(runs: Sequence[Run], by: str, everywhere: bool, width: int | None) -> 
     return terminal_text.table(heads, rows, width)
 
 
+def spent(run: Run) -> str:
+    """What a run has cost; empty: the operator has no prices, or has not counted it yet."""
+    cost = (run.get("status") or {}).get("cost") or {}
+    return _sum([cost], "amount", "atLeast") if cost.get("currency") else ""
+
+
+def queue(run: Run) -> str:
+    """The Kueue queue of a run; empty: it has none."""
+    named = ((run.get("spec") or {}).get("scheduling") or {}).get("queue") or {}
+    return str(named.get("name") or (run["metadata"].get("labels") or {}).get(KUEUE_QUEUE) or "")
+
+
 def losses(run: Run) -> list[str]:
     """What a run lost, and which attempts ended badly, oldest first, in sentences."""
     status = run.get("status") or {}
@@ -131,8 +143,7 @@ def _group(run: Run, by: str, everywhere: bool) -> str:
     if by == "namespace":
         return str(metadata["namespace"])
     if by == "queue":
-        queue = (run["spec"].get("scheduling") or {}).get("queue") or {}
-        return str(queue.get("name") or labels.get(KUEUE_QUEUE) or _NOTHING)
+        return queue(run) or _NOTHING
     return str(labels.get(by, _NOTHING))
 
 

@@ -25,6 +25,7 @@ from . import (
     report_command,
     result_commands,
     trace_command,
+    ui_command,
     version_command,
 )
 from .common import Context, File, connect, seconds, wide_console
@@ -201,6 +202,7 @@ pod_commands.add_to(app)
 report_command.add_to(app)
 result_commands.add_to(app)
 trace_command.add_to(app)
+ui_command.add_to(app)
 version_command.add_to(app)
 doctor.add_to(app)
 log_command.add_to(app)

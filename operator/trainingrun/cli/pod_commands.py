@@ -25,8 +25,9 @@ from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
 from .common import Name, connect
-from .dashboard_proxy import Proxy, serving
+from .dashboard_proxy import Proxy
 from .errors import CliError
+from .local_server import serving
 from .sources import taking
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def dashboard(
     pod, token = str(head["metadata"]["name"]), kube.ray_token(head)
     with (
         _forwarded(_kubectl(kube), pod) as (upstream, output),
-        serving(_proxy(port, upstream, token)) as proxy,
+        serving(proxy := Proxy(port, upstream, token)),
     ):
         typer.echo(f"Ray's dashboard of {name}: {proxy.link()}")
         typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
@@ -91,15 +92,6 @@ def dashboard(
     raise CliError(
         f"the connection to pod {pod} has ended{said}; run this again when {name} has a head"
     )
-
-
-def _proxy(port: int, upstream: int, token: str | None) -> Proxy:
-    try:
-        return Proxy(port, upstream, token)
-    except OSError as error:
-        raise CliError(
-            f"port {port} of this machine cannot be used ({error.strerror}); name another --port"
-        ) from None
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from ..local.run_line import condition as condition
 from ..local.run_line import options as options
 from ..local.run_line import phase as phase
 from ..local.run_line import progress_line as progress_line
+from ..local.run_line import reasons as reasons
+from ..local.run_line import time_left as time_left
 from ..local.run_line import warnings as warnings
 from ..local.terminal_text import duration, gib, plain, seconds
 
@@ -41,27 +43,28 @@ def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int
 
     Where a run's number of workers may change, the last column has those that train, of how many.
     """
-    heads = ["NAME", "PHASE", "PROGRESS", "STEP", "ATTEMPT", "PREEMPTIONS", "GOODPUT", "AGE"]
     elastic = any((run.get("status") or {}).get("workers") for run in runs)
-    heads += ["WORKERS"] if elastic else []
-    rows = []
-    for run in runs:
-        status, metadata = run.get("status") or {}, run["metadata"]
-        cells = [
-            metadata["name"],
-            phase(run),
-            _percent(status.get("progress", {}).get("percent")),
-            step(status),
-            str(status.get("attempt", "") or ""),
-            str(status.get("disruptions", {}).get("preemptions", "")),
-            _percent((status.get("goodput") or {}).get("percent")),
-            _age(metadata.get("creationTimestamp"), now),
-            *([_workers(status)] if elastic else []),
-        ]
-        rows.append([metadata["namespace"], *cells] if with_namespace else cells)
-    if with_namespace:
-        return terminal_text.table(["NAMESPACE", *heads], rows, width, keys=2)
-    return terminal_text.table(heads, rows, width)
+    left_out = {"NAMESPACE": not with_namespace, "WORKERS": not elastic}
+    heads = [head for head in cells({"metadata": {}}, now) if not left_out.get(head)]
+    rows = [[found[head] for head in heads] for found in (cells(run, now) for run in runs)]
+    return terminal_text.table(heads, rows, width, keys=2 if with_namespace else 1)
+
+
+def cells(run: Run, now: datetime) -> dict[str, str]:
+    """What a list says of a run, by the heads of its columns."""
+    status, metadata = run.get("status") or {}, run["metadata"]
+    return {
+        "NAMESPACE": metadata.get("namespace", ""),
+        "NAME": metadata.get("name", ""),
+        "PHASE": phase(run),
+        "PROGRESS": _percent(status.get("progress", {}).get("percent")),
+        "STEP": step(status),
+        "ATTEMPT": str(status.get("attempt", "") or ""),
+        "PREEMPTIONS": str(status.get("disruptions", {}).get("preemptions", "")),
+        "GOODPUT": _percent((status.get("goodput") or {}).get("percent")),
+        "AGE": _age(metadata.get("creationTimestamp"), now),
+        "WORKERS": _workers(status),
+    }
 
 
 def details(run: Run, width: int | None) -> str:
@@ -79,8 +82,7 @@ def details(run: Run, width: int | None) -> str:
     row("step", step(status))
     row("workers", _workers_and_sizes(status.get("workers") or {}))
     progress = status.get("progress") or {}
-    if progress.get("secondsLeft") is not None and status.get("phase") == "Running":
-        row("time left", duration(progress["secondsLeft"]))
+    row("time left", time_left(run))
     for what, field in (("data", "dataWait"), ("ranks", "communicationWait")):
         if (share := progress.get(f"{field}Share")) is not None:
             rank = progress.get(f"{field}Rank")

@@ -185,7 +185,7 @@ class Client:
         if isinstance(source, ThisMachine):
             source = ThisMachine(source.folder, source.own_folder(name).absolute())
         elif namespace not in (None, source.kube.namespace):
-            source = Cluster(namespace, source.context)
+            source = source.within(namespace)
         return Run(source, name, self._endpoint)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,8 @@ from ..rendering.defaults import resolved_by_status
 from .errors import NotFoundError, UnreachableError
 
 _TIMEOUT_S = 30
+_PART = 500
+"""Objects that are listed at once, as kubectl does."""
 _RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _FIELD_VALIDATION = "Strict"
@@ -81,6 +84,12 @@ class Kube:
         self._client = _Client(settings)
         self._custom = client.CustomObjectsApi(self._client)
         self._core = client.CoreV1Api(self._client)
+
+    def within(self, namespace: str) -> "Kube":
+        """The same cluster, by the same connections, with another default namespace."""
+        found = copy.copy(self)
+        found.namespace = namespace
+        return found
 
     @property
     def url(self) -> str:
@@ -138,14 +147,24 @@ class Kube:
 
     def runs(self, everywhere: bool) -> list[dict[str, Any]]:
         """The TrainingRuns of the namespace, or of all of them, each with its defaults."""
-        with _one_sentence("TrainingRuns"):
-            if everywhere:
-                found = self._custom.list_cluster_custom_object(**_RUNS)
-            else:
-                found = self._custom.list_namespaced_custom_object(
-                    namespace=self.namespace, **_RUNS
-                )
-        return [dict(resolved_by_status(each)) for each in found["items"]]
+        return list(self.each_run(everywhere))
+
+    def each_run(self, everywhere: bool) -> Iterator[dict[str, Any]]:
+        """The same one by one: of thousands a part is asked for, and in memory, at a time."""
+        more: dict[str, str] = {}
+        while True:
+            with _one_sentence("TrainingRuns"):
+                if everywhere:
+                    found = self._custom.list_cluster_custom_object(limit=_PART, **more, **_RUNS)
+                else:
+                    found = self._custom.list_namespaced_custom_object(
+                        namespace=self.namespace, limit=_PART, **more, **_RUNS
+                    )
+            for each in found["items"]:
+                yield dict(resolved_by_status(each))
+            if not (rest := found.get("metadata", {}).get("continue")):
+                return
+            more = {"_continue": rest}
 
     def run(self, name: str) -> dict[str, Any]:
         """One TrainingRun, with what its status says that it has from its defaults.

@@ -15,7 +15,7 @@ from trainingrun_protocol.progress import RankRow
 from ..api.errors import RunError
 from ..api.status import Phase, RunProgress, RunStatus
 from ..local.machine import in_local_words
-from ..local.run_line import phase, progress_line, warnings
+from ..local.run_line import phase, progress_line, reasons
 from ..rendering import names
 from . import following, logs, places, run_page
 from .errors import RunTimeoutError
@@ -237,11 +237,7 @@ class Run:
         `trainingrun doctor` does.
         """
         run = self.object
-        found = warnings(run)
-        for one in (run.get("status") or {}).get("conditions") or []:
-            refused = one["type"] == "Accepted" and one["status"] == "False"
-            if (one["type"] in ("Failed", "Suspended") and one["status"] == "True") or refused:
-                found.append(f"{one['reason']}: {one.get('message', '')}")
+        found = reasons(run)
         if isinstance(self._source, ThisMachine):
             return list(dict.fromkeys([*found, *in_local_words(" ".join(found))]))
         if not found and phase(run) not in (*ENDED, Phase.RUNNING):

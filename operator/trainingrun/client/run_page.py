@@ -1,13 +1,17 @@
 """The page of a run, from its folder and, where it is known, its status."""
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunError
+from ..rendering import names
+from ..rendering.defaults import names_storage
 from .places import Place, folder_of, name_of
 
 if TYPE_CHECKING:
+    from trainingrun_runtime.report_page.contents import Contents
     from trainingrun_runtime.report_page.folder import RunFolder
 
 
@@ -20,23 +24,40 @@ def of(place: Place) -> tuple[str, str]:
         RunError: There is no such folder, or the bucket cannot be read.
     """
     from trainingrun_runtime.report_page import contents, page
+
+    if place.run is not None:
+        return str(place.name), page.html(of_status(place.run, lambda: read(place)))
+    found = read(place)
+    name = place.name or name_of(found.root)
+    return name, page.html(contents.of(name, found, None, time.time(), "From the run's folder."))
+
+
+def of_status(run: Mapping[str, Any], folder: Callable[[], "RunFolder"]) -> "Contents":
+    """What the page says of a run whose status is known, also while its bucket does not answer.
+
+    Args:
+        run: The TrainingRun as the API server gives it.
+        folder: Reads what the run has left. Raises RunError.
+    """
+    from trainingrun_runtime.report_page import contents
     from trainingrun_runtime.report_page.folder import RunFolder
 
-    source = "From the run's folder."
-    if place.run is not None:
-        source = "From the run's folder and its status."
+    source = "From the run's folder and its status."
     try:
-        found = _read(place)
+        found = folder()
     except RunError as error:
-        if place.run is None:
-            raise
         note = f"Nothing of the bucket is on this page: {error}."
-        found, source = RunFolder(place.uri, notes=[note]), "From the run's status."
-    name = place.name or name_of(found.root)
-    return name, page.html(contents.of(name, found, place.run, time.time(), source))
+        uri = names.folder_of(run) if names_storage(run) else ""
+        found, source = RunFolder(uri, notes=[note]), "From the run's status."
+    return contents.of(run["metadata"]["name"], found, run, time.time(), source)
 
 
-def _read(place: Place) -> "RunFolder":
+def read(place: Place) -> "RunFolder":
+    """What a run has left in its folder.
+
+    Raises:
+        RunError: There is no such folder, or the bucket cannot be read.
+    """
     with folder_of(place) as bucket:
         from trainingrun_runtime.report_page import folder
         from trainingrun_runtime.results import open_trial

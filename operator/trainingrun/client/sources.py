@@ -38,6 +38,12 @@ class Cluster:
 
         return Kube(self.context, self.namespace)
 
+    def within(self, namespace: str) -> "Cluster":
+        """The same cluster, by the same connections, with the runs of another namespace."""
+        found = Cluster(namespace, self.context)
+        vars(found)["kube"] = self.kube.within(namespace)
+        return found
+
     def where(self, everywhere: bool) -> str:
         """Where `runs` looks, in words."""
         return "any namespace" if everywhere else f"namespace {self.kube.namespace}"

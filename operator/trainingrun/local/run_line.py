@@ -39,8 +39,8 @@ def progress_line(run: Run, waits: Sequence[str] = ()) -> str:
         if progress.get("stepSeconds"):
             rate = 1 / progress["stepSeconds"]
             parts.append(f"{rate:.1f} steps/s" if rate >= 1 else f"{rate:.2g} steps/s")
-        if progress.get("secondsLeft") is not None:
-            parts.append(f"{duration(progress['secondsLeft'])} left")
+        if left := time_left(run):
+            parts.append(f"{left} left")
     if status.get("attempt"):
         parts.append(f"attempt {status['attempt']}")
     if status.get("restarts"):
@@ -48,6 +48,12 @@ def progress_line(run: Run, waits: Sequence[str] = ()) -> str:
     if preemptions := (status.get("disruptions") or {}).get("preemptions"):
         parts.append(f"preemptions {preemptions}")
     return plain(" · ".join(parts))
+
+
+def time_left(run: Run) -> str:
+    """What is left of the training, as it estimates that itself; empty: it does not train now."""
+    seconds = ((run.get("status") or {}).get("progress") or {}).get("secondsLeft")
+    return "" if seconds is None or phase(run) != Phase.RUNNING else duration(seconds)
 
 
 def step(status: Mapping[str, Any]) -> str:
@@ -67,6 +73,17 @@ def warnings(run: Run) -> list[str]:
     waits = (condition(run, kind) for kind in ("Stalled", "Waiting"))
     messages = [found.get("message", "") for found in waits if found]
     return [*filter(None, messages), *((status.get("progress") or {}).get("warnings") or [])]
+
+
+def reasons(run: Run) -> list[str]:
+    """Why a run does not move, what slows it, or why it has ended, each with what to do."""
+    found = warnings(run)
+    for one in (run.get("status") or {}).get("conditions") or []:
+        refused = one["type"] == "Accepted" and one["status"] == "False"
+        ended = one["type"] in ("Failed", "Suspended") and one["status"] == "True"
+        if (refused or ended) and one.get("message") not in found:
+            found.append(f"{one['reason']}: {one.get('message', '')}")
+    return list(dict.fromkeys(found))
 
 
 LOCAL_FOLDER = "trainingrun.dev/local-folder"

@@ -6,10 +6,9 @@ in it becomes a link, and the page's own policy forbids scripts, requests and fo
 
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from trainingrun_protocol.plain_text import plain_lines, size
 
@@ -22,12 +21,17 @@ LONGEST_TEXT = 20_000
 
 def html(contents: Contents) -> str:
     """The page."""
-    return _template().render(page=contents)
+    return environment(__package__).get_template("page.html.j2").render(page=contents)
 
 
 @cache
-def _template() -> Template:
+def environment(*packages: str) -> Environment:
+    """What makes pages of the templates of these packages; whatever they are given is text.
+
+    `parts.html.j2` is all that the page of a run says, and `styles.css` how it looks.
+    """
     environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "") for package in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -44,8 +48,7 @@ def _template() -> Template:
         "seconds": lambda seconds: f"{seconds:.3g} s",
         "memory": lambda used: f"{used / 2**30:.1f} GiB",
     }
-    text = resources.files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return environment
 
 
 def filled(rows: Iterable[Any]) -> set[str]:
