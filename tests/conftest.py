@@ -33,7 +33,7 @@ def namespace(apiserver: ApiServer) -> str:
 
 
 RAYS = 2
-"""How many tests at once may start Ray on this machine. They mostly wait, but two take two cores."""
+"""How many tests at once may start Ray on this machine: they mostly wait, but not all the time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
