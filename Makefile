@@ -70,8 +70,8 @@ CLUSTER ?= trainingrun
 cluster: venv
 	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
-# Twice the cores: most tests wait most of the time. Two of them start Ray; see tests/conftest.py.
-TEST_PROCESSES ?= 4
+# Tests that start Ray run in one of them; see tests/conftest.py.
+TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
 	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue \
@@ -79,7 +79,7 @@ test: lint verify
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
 test-slow: venv
-	$(BIN)/python -m pytest tests/local -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/local -m slow -n $(TEST_PROCESSES) --dist loadfile
 
 # A browser of the machine is needed: $CHROMIUM, or chromium on PATH (Debian: apt install chromium).
 test-browser: venv

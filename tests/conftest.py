@@ -32,18 +32,13 @@ def namespace(apiserver: ApiServer) -> str:
     return apiserver.new_namespace()
 
 
-RAYS = 2
-"""How many tests at once may start Ray on this machine: they mostly wait, but not all the time."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups the tests for pytest-xdist (`-n 4 --dist loadgroup`): of what starts Ray on this
-    machine `RAYS` run at a time, of everything else one test of each file.
+    """Groups the tests for pytest-xdist (`-n 2 --dist loadgroup`): what starts Ray on this machine
+    runs one test at a time, everything else one file at a time.
     """
-    files = sorted({item.path for item in items if item.path.parent.name == "local"})
-    groups = {path: f"local-{number % RAYS}" for number, path in enumerate(files)}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
+        alone = item.path.parent.name == "local"
+        item.add_marker(pytest.mark.xdist_group("local" if alone else str(item.path)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
