@@ -45,6 +45,10 @@ FREE: list[tuple[str, dict[str, Any]]] = [
     ("failures", {"failures": {"maxRestarts": 9, "backoff": {"initialSeconds": 1}}}),
     ("checkpoints", {"checkpoints": {"keep": 5, "best": {"metric": "loss"}}}),
     ("checkpoints", {"checkpoints": {"everySeconds": "auto", "everySteps": 1000}}),
+    (
+        "notify",
+        {"notify": [{"events": ["Failed"], "webhook": {"secretRef": {"name": "a", "key": "url"}}}]},
+    ),
     ("activeDeadlineSeconds", {"activeDeadlineSeconds": 60}),
     ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 60}),
 ]
