@@ -39,7 +39,9 @@ import trainingrun, trainingrun_runtime, trainingrun_protocol
 from trainingrun import Client, RunError
 from trainingrun.api.crd import crd
 from trainingrun_runtime.report_page import page
-page._template()
+templates = page.environment("trainingrun.cli.ui", page.__package__)
+for name in ("page.html.j2", "parts.html.j2", "fleet.html.j2", "run.html.j2", "logs.html.j2"):
+    templates.get_template(name)
 assert crd()["kind"] == "CustomResourceDefinition"
 for package in (trainingrun, trainingrun_runtime, trainingrun_protocol):
     print(package.__file__)
