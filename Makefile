@@ -70,12 +70,12 @@ CLUSTER ?= trainingrun
 cluster: venv
 	PYTHONPATH=tests $(BIN)/python -m e2e.make_cluster $(CLUSTER)
 
-# Tests that start Ray run in one of them; see tests/conftest.py.
+# One file at a time in each, which has what its tests share.
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
 	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue \
-	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadgroup
+	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadfile
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
 test-slow: venv

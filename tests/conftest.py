@@ -32,15 +32,6 @@ def namespace(apiserver: ApiServer) -> str:
     return apiserver.new_namespace()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups the tests for pytest-xdist (`-n 2 --dist loadgroup`): what starts Ray on this machine
-    runs one test at a time, everything else one file at a time.
-    """
-    for item in items:
-        alone = item.path.parent.name == "local"
-        item.add_marker(pytest.mark.xdist_group("local" if alone else str(item.path)))
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker of pytest-xdist hands its lines over."""
     if hasattr(session.config, "workeroutput"):
