@@ -24,7 +24,7 @@ from ..client.sources import Cluster, Source, ThisMachine
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from . import views
-from .common import Endpoint, File, Name, wide_console
+from .common import Endpoint, Everywhere, File, Name, wide_console
 from .errors import CliError, print_error
 from .sources import cluster_of, source_of, taking
 
@@ -59,9 +59,7 @@ def add_to(app: typer.Typer) -> None:
 @taking(source_of)
 def list_runs(
     source: Source,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
     output: Output = Format.TEXT,
 ) -> None:
     """List TrainingRuns with their phase and progress."""

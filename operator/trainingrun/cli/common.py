@@ -93,6 +93,7 @@ Folder = Annotated[
 Endpoint = Annotated[
     str | None, typer.Option(help="URL of the bucket's service as this machine reaches it.")
 ]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Step of the checkpoint.")]
 Trial = Annotated[
     int | None,

@@ -13,7 +13,7 @@ from ..local import terminal_text
 from ..local.run_line import Run
 from ..local.terminal_text import terminal_width
 from . import views
-from .common import run_names, seconds
+from .common import Everywhere, run_names, seconds
 from .errors import CliError
 from .sources import source_of, taking
 
@@ -46,9 +46,7 @@ def cost(
             help="Only runs that have not ended, or ended within so long, such as 24h or 7d.",
         ),
     ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
 ) -> None:
     """Show what TrainingRuns have used by cause, and what that has cost."""
     if name is not None:

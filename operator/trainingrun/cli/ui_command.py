@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..client.sources import Cluster
-from .common import Endpoint
+from .common import Endpoint, Everywhere
 from .local_server import serving
 from .sources import cluster_of, taking
 
@@ -19,9 +19,7 @@ def add_to(app: typer.Typer) -> None:
 @taking(cluster_of)
 def ui(
     cluster: Cluster,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of this machine.", show_default="a free one")
     ] = 0,
