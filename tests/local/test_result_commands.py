@@ -103,6 +103,9 @@ def test_a_run_is_found_by_the_uri_of_its_folder_after_its_object_is_gone(
     code, _, errors = call("metrics", f"{uri}x", "--endpoint", s3.url)
     assert code == 1
     assert errors.startswith(f"there is no run in {uri}x; name a run's own folder")
+    above, _, own = uri.rpartition("/")
+    _, _, errors = call("checkpoints", "list", above, "--endpoint", s3.url)
+    assert errors == f"there is no run in {above}; name a run's own folder in it: {own}\n"
 
 
 def test_a_run_that_has_not_begun_says_so(run: StoredRun) -> None:

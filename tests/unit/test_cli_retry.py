@@ -1,4 +1,4 @@
-"""`retry` makes a run of another one, against a server that answers as an API server would."""
+"""`retry` and `export` make a run of another one, before what answers as an API server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,3 +219,69 @@ def test_an_entry_of_a_list_is_set_by_its_number() -> None:
     assert found["spec"]["training"]["env"] == [{"name": "A", "value": "2"}]
     with pytest.raises(RunError, match=r"there is no 1, for training\.env is a list of 1, from 0"):
         retried_run.retried(run, "b", None, ["training.env.1.value='2'"])
+
+
+# -- export
+
+
+def test_export_prints_a_run_that_goes_on_from_its_checkpoint_where_it_is_applied(
+    saved: Server,
+) -> None:
+    code, output, errors = call("export", "digits")
+    assert code == 0
+    assert yaml.safe_load(output) == {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": "digits", "namespace": "team-a", "labels": {"team": "vision"}},
+        "spec": {
+            "training": {"function": "examples.digits:train", "config": {"lr": 0.1, "epochs": 5}},
+            "workers": {"count": 2},
+            "storage": {"uri": "s3://runs/team-a", "restoreFrom": {"uri": FOLDER}},
+            "suspend": True,
+        },
+    }
+    assert errors == f"team-a/digits begins from the newest intact checkpoint of {FOLDER}\n"
+    assert saved.created == []
+
+
+def test_export_without_a_name_prints_all_that_have_not_ended(saved: Server) -> None:
+    ended = a_whole_run(phase="Succeeded")
+    ended["metadata"]["name"] = "old"
+    begun = a_whole_run(phase="Running", checkpoint=SAVED)
+    begun["spec"].pop("suspend")
+    queued = a_whole_run(phase="Pending")
+    queued["metadata"]["name"] = "queued"
+    queued["spec"]["storage"] = {}  # which it gets from its defaults once it begins
+    saved.answers[RUNS] = [(200, {"items": [ended, begun, queued]})]
+    code, output, _ = call("export")
+    assert code == 0
+    digits, waiting = yaml.safe_load_all(output)
+    assert (digits["metadata"]["name"], "suspend" in digits["spec"]) == ("digits", False)
+    assert (waiting["metadata"]["name"], waiting["spec"]["storage"]) == ("queued", {})
+
+    saved.answers[RUNS] = [(200, {"items": [ended]})]
+    assert call("export") == (0, "", "In namespace team-a is no run that has not ended.\n")
+
+
+def test_a_run_on_a_claim_is_exported_with_the_word_that_the_claim_has_to_be_there(
+    saved: Server,
+) -> None:
+    run = a_whole_run()
+    run["spec"]["storage"] = {"uri": "pvc://shared/runs"}
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    _, _, errors = call("export", "digits")
+    assert errors.endswith(
+        "digits needs pvc://shared/runs with what is in it, also where it goes\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["retry", "export"])
+def test_the_labels_of_kueue_stay_so_that_no_run_begins_beside_its_queue(
+    command: str, saved: Server
+) -> None:
+    run = a_whole_run(checkpoint=SAVED)
+    run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"
+    saved.answers[f"{RUNS}/digits"] = [(200, run)]
+    _, output, _ = call(command, "digits", *(["--dry-run"] if command == "retry" else []))
+    labels = {"team": "vision", "kueue.x-k8s.io/queue-name": "team-a"}
+    assert yaml.safe_load(output)["metadata"]["labels"] == labels

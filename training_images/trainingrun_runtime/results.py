@@ -9,7 +9,8 @@ results.load(found.best_checkpoint.uri, model)
 
 import importlib
 import json
-from contextlib import closing
+import re
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,16 @@ from .checkpoints.downloads import Fetched
 from .store import lease, manifest, retention, run_result, run_settings, verification
 from .store.bucket import Bucket
 from .store.manifest import CHECKPOINTS, Manifest
+from .store.storage_errors import StorageError
 from .sweep import record
 
 __all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
 
 _LATEST = "latest.json"
 """Beside the folders of local runs: which of them is the latest one."""
+_RUN_FOLDER = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}")
+_SHOWN = 10
+"""Folders of runs that an error names."""
 
 
 class NoRun(ValueError):
@@ -230,11 +235,22 @@ def open_folder(uri: str | Path, endpoint: str | None = None, region: str | None
         text = folder.as_uri()
     bucket = Bucket.open(text, endpoint, region)
     if not bucket.list(lease.FOLDER):
-        raise NoRun(
-            f"there is no run in {bucket.root}; name a run's own folder, such as "
-            "s3://runs/demo/digits-1a2b3c4d: status.checkpoint.uri begins with it"
-        )
+        raise NoRun(f"there is no run in {bucket.root}; {_what_to_name(bucket)}")
     return bucket
+
+
+def _what_to_name(bucket: Bucket) -> str:
+    """What to name instead; once a run's cluster is gone, the bucket alone knows its folder."""
+    runs = []
+    with suppress(StorageError):  # who may read a run's folder may not list those beside it
+        runs = [name for name in bucket.folders() if _RUN_FOLDER.fullmatch(name)]
+    if not runs:
+        return (
+            "name a run's own folder, such as s3://runs/demo/digits-1a2b3c4d: "
+            "status.checkpoint.uri begins with it"
+        )
+    rest = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    return f"name a run's own folder in it: {', '.join(runs[:_SHOWN])}{rest}"
 
 
 def open_trial(run: Bucket, number: int | None = None) -> TrialFolder | None:

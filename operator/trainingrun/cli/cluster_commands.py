@@ -1,4 +1,4 @@
-"""To list, show, follow and delete runs; in a cluster to submit, suspend and retry them, too."""
+"""To list, show, follow and delete runs; in a cluster to submit, suspend, retry and export them."""
 
 import json
 import sys
@@ -20,11 +20,11 @@ from ..client import (
     submitting,
     yaml_text,
 )
-from ..client.sources import Cluster, Source, ThisMachine
+from ..client.sources import ENDED, Cluster, Source, ThisMachine
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from . import views
-from .common import Endpoint, Everywhere, File, Name, wide_console
+from .common import Endpoint, Everywhere, File, Name, run_names, wide_console
 from .errors import CliError, print_error
 from .sources import cluster_of, source_of, taking
 
@@ -54,6 +54,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(resume)
     app.command()(delete)
     app.command()(retry)
+    app.command()(export)
 
 
 @taking(source_of)
@@ -279,6 +280,38 @@ def retry(
         return
     cluster.kube.create(manifest)
     typer.echo(f"{manifest['metadata']['name']} created; it begins {retried_run.begins(manifest)}")
+
+
+@taking(cluster_of)
+def export(
+    cluster: Cluster,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of TrainingRuns.",
+            autocompletion=run_names,
+            show_default="all that have not ended",
+        ),
+    ] = None,
+    everywhere: Everywhere = False,
+) -> None:
+    """Print runs as YAML with which they go on in another cluster, each from its checkpoint."""
+    if name and everywhere:
+        raise CliError(f"--all-namespaces is for all runs; leave it out, or {' '.join(name)}")
+    runs = [cluster.run(each) for each in name] if name else cluster.runs(everywhere)
+    if not name:
+        runs = [run for run in runs if views.phase(run) not in ENDED]
+    if not runs:
+        typer.echo(f"In {cluster.where(everywhere)} is no run that has not ended.", err=True)
+        return
+    manifests = [retried_run.exported(run) for run in runs]
+    typer.echo(yaml_text.dump(*manifests), nl=False)
+    for manifest in manifests:
+        where = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
+        typer.echo(f"{where} begins {retried_run.begins(manifest)}", err=True)
+        uri = str(manifest["spec"]["storage"].get("uri"))
+        if uri.startswith(("file:", "pvc:")):
+            typer.echo(f"{where} needs {uri} with what is in it, also where it goes", err=True)
 
 
 def _follow(followed: following.Followed, name: str) -> None:

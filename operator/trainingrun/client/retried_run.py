@@ -1,4 +1,4 @@
-"""The TrainingRun that `retry` makes of another one. Pure."""
+"""The TrainingRuns that `retry` and `export` make of another one. Pure."""
 
 import copy
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
-from ..api.v1alpha1 import API_VERSION, KIND, MAX_NAME_LENGTH
+from ..api.v1alpha1 import API_VERSION, KIND, KUEUE, MAX_NAME_LENGTH
 from ..rendering import names
 from . import yaml_text
 
@@ -40,7 +40,8 @@ def retried(
 
     Where `run` has none, the new one begins where that one began. The source is named by its
     folder, so that the former run may be deleted at once. Labels and annotations of tools
-    such as Helm and Argo CD, which mean the former object alone, are left out.
+    such as Helm and Argo CD, which mean the former object alone, are left out; Kueue's labels
+    stay, for without them the new run would begin beside its queue.
 
     Args:
         run: The TrainingRun as the API server gives it.
@@ -53,37 +54,63 @@ def retried(
     Raises:
         RunError: A setting cannot be used, or there is no checkpoint and a step is wanted.
     """
-    former = run["metadata"]
-    spec = copy.deepcopy(dict(run["spec"]))
+    spec = _begun_from(run, step)
     spec.pop("suspend", None)
-    spec["storage"] = {**(spec.get("storage") or {}), "restoreFrom": _restore_from(run, step)}
     spec = merged(spec, changes or {})
     for setting in settings:
         _set(spec, setting)
     storage = spec.get("storage")
     if isinstance(storage, dict) and storage.get("restoreFrom") is None:
         storage.pop("restoreFrom", None)
-    manifest = {
+    manifest = _manifest(run, name, spec)
+    try:
+        parse(manifest)
+    except InvalidRunError as error:
+        raise RunError(str(error)) from None
+    return manifest
+
+
+def exported(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with which a run goes on in another cluster, or in this one once it is gone.
+
+    It is that of a retry of the same name; a run that is suspended stays so.
+
+    Args:
+        run: The TrainingRun as the API server gives it, with what it has from its defaults.
+    """
+    return _manifest(run, run["metadata"]["name"], _begun_from(run, None))
+
+
+def _begun_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any]:
+    """The run's spec, with where its successor begins."""
+    spec = copy.deepcopy(dict(run["spec"]))
+    source = _restore_from(run, step)
+    spec["storage"] = {**(spec.get("storage") or {}), "restoreFrom": source}
+    if source is None:
+        del spec["storage"]["restoreFrom"]
+    return spec
+
+
+def _manifest(run: Mapping[str, Any], name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    former = run["metadata"]
+    labels = former.get("labels") or {}
+    metadata = {
+        "labels": {
+            **names.inherited(labels),
+            **{key: value for key, value in labels.items() if key.startswith(f"{KUEUE}/")},
+        },
+        "annotations": names.inherited(former.get("annotations") or {}),
+    }
+    return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {
             "name": name,
             "namespace": former["namespace"],
-            "labels": former.get("labels") or {},
-            "annotations": former.get("annotations") or {},
+            **{kind: found for kind, found in metadata.items() if found},
         },
         "spec": spec,
     }
-    try:
-        valid = parse(manifest)
-    except InvalidRunError as error:
-        raise RunError(str(error)) from None
-    manifest["metadata"] = {
-        "name": name,
-        "namespace": former["namespace"],
-        **names.inherited_metadata(valid)["metadata"],
-    }
-    return manifest
 
 
 def merged(base: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +136,7 @@ def begins(manifest: Mapping[str, Any]) -> str:
 def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
     name, status = run["metadata"]["name"], run.get("status") or {}
     storage = run["spec"].get("storage") or {}
-    if status.get("checkpoint"):
+    if status.get("checkpoint") and storage.get("uri"):
         folder = names.folder_of(run)
         return {"uri": folder, **({"step": step} if step is not None else {})}
     if step is not None:

@@ -101,13 +101,15 @@ def inherited_metadata(run: TrainingRun) -> dict[str, Any]:
     Kueue would queue each pod by itself, Helm and Argo CD would take the pods for their own.
     """
     metadata = {
-        kind: {key: value for key, value in found.items() if not _is_of_a_tool(key)}
-        for kind, found in (
-            ("labels", run.metadata.labels),
-            ("annotations", run.metadata.annotations),
-        )
+        "labels": inherited(run.metadata.labels),
+        "annotations": inherited(run.metadata.annotations),
     }
     return {"metadata": {kind: found for kind, found in metadata.items() if found}}
+
+
+def inherited(found: Mapping[str, str]) -> dict[str, str]:
+    """Those of a run's labels or annotations that are of no tool in `NOT_INHERITED`."""
+    return {key: value for key, value in found.items() if not _is_of_a_tool(key)}
 
 
 def _is_of_a_tool(key: str) -> bool:

@@ -9,7 +9,7 @@ import os
 import shutil
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -254,6 +254,11 @@ class Bucket:
         )
         entries = sorted(Entry(meta["path"], meta["size"]) for meta in found)
         return [entry for entry in entries if not _is_marker(entry, entries)]
+
+    def folders(self) -> Sequence[str]:
+        """Names of the folders in this one."""
+        found = self._ask(lambda: obstore.list_with_delimiter(self.store)["common_prefixes"])
+        return sorted(path.rpartition("/")[2] for path in found)
 
     def has_folder(self, prefix: str) -> bool:
         """Whether there is an object below a folder."""

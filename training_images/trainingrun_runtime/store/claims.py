@@ -18,7 +18,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -157,6 +157,10 @@ class ClaimFiles:
     def list(self, prefix: str = "") -> list[Entry]:
         """As `Bucket.list`."""
         return sorted(self._ask(lambda: [*self._below(prefix)], _DATA_LIMIT_S))
+
+    def folders(self) -> Sequence[str]:
+        """As `Bucket.folders`."""
+        return sorted({one.key.partition("/")[0] for one in self.list() if "/" in one.key})
 
     def has_folder(self, prefix: str) -> bool:
         """As `Bucket.has_folder`."""
