@@ -14,7 +14,7 @@ from trainingrun_runtime.survivors import last_step
 from trainingrun_runtime.survivors.last_step import LastStep
 from trainingrun_runtime.survivors.noted_steps import GradientExchange, NotedSteps
 from trainingrun_runtime.survivors.watched_tensors import NotCovered, NotWhole
-from trainingrun_runtime.worker.step_consensus import StepValues
+from trainingrun_runtime.worker.step_consensus import UNKNOWN, StepValues
 
 STEP_S = 1.0
 
@@ -36,6 +36,9 @@ class Growing(KeptState):
     def kept(self) -> Callable[[], Mapping[str, Any]]:
         steps, done = self.steps, len(self.steps)
         return lambda: {"steps": steps[:done]}
+
+    def alone(self) -> Any:
+        return ()
 
 
 class Large(Growing):
@@ -101,6 +104,32 @@ def test_where_a_rank_died_at_the_steps_end_it_is_the_step_before() -> None:
     training.step()
     training.step(finished=False)
     assert training.handed_out() == state_after(1)
+
+
+def test_what_is_saved_of_a_step_has_its_position_also_once_the_next_one_has_ended() -> None:
+    """A rank dies; the survivors end what follows the last exchange, before they are asked."""
+    training = Training()
+    training.step()
+    training.step()
+    assert training.steps.noted(1).position.step == 1
+    with pytest.raises(NotWhole, match="step 3 is no longer kept"):
+        training.steps.noted(3)
+
+
+def test_an_object_that_a_rank_may_have_changed_alone_makes_the_step_doubtful() -> None:
+    class OfThisRank(Growing):
+        own: Any = None
+
+        def alone(self) -> Any:
+            return self.own
+
+    training = Training(OfThisRank)
+    training.step()
+    assert training.steps.look(STEP_S) == UNKNOWN
+    digests = []
+    for training.thing.own in (1, 1, 2):
+        digests.append(training.steps.look(STEP_S))
+    assert digests[0] == digests[1] != digests[2]
 
 
 @pytest.mark.parametrize("kind", [Growing, Large])

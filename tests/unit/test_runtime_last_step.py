@@ -1,5 +1,6 @@
 """The state after the last finished step is handed out whole, or not at all."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -68,6 +69,8 @@ class Training:
         self.gradients = AccumulatedGradients([self.optimizer])
         self.step(0)
         self.last = LastStep(self.objects, rank, self.gradients, {"model"})
+        self.at = Position(step=1)
+        self.note()
         self.step(1)
         self.at = Position(step=2)
         self.then = self.state()
@@ -541,6 +544,25 @@ def test_rank_0s_buffers_count_so_another_rank_offers_only_what_has_none_that_ch
         Training(rank=1).handed_out()
     training = Training(norm=False, rank=1)
     assert same(training.handed_out(), training.then)
+
+
+def test_whether_training_changes_buffers_is_not_known_after_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are compared with what they were at its end."""
+    handed_out = []
+
+    def note(training: Training) -> None:
+        note_of_class(training)
+        with contextlib.suppress(NotWhole):
+            handed_out.append(training.last.take(training.at.step))
+
+    note_of_class = Training.note
+    monkeypatch.setattr(Training, "note", note)
+    Training(rank=1)
+    assert handed_out == []
+    Training(rank=0), Training(norm=False, rank=1)
+    assert len(handed_out) == 4
 
 
 class Notes:

@@ -66,6 +66,13 @@ class KeptState:
         """
         raise NotImplementedError
 
+    def alone(self) -> Any:
+        """What a rank may have changed alone, as plain data; of ranks that are alike it is equal.
+
+        Called after `kept`. None: nobody can tell, and no other rank's state may stand for it.
+        """
+        return None
+
 
 class NotRestorable(TypeError):
     """A session was given an object that it cannot restore."""

@@ -60,6 +60,10 @@ class KeptBooster(KeptState):
 
         return state_then
 
+    def alone(self) -> Any:
+        """See `KeptState`: all ranks make the same trees, of sums over all of them."""
+        return self.rounds_of(self.booster)
+
 
 def load(kept: KeptBooster, uri: str | Path, **where: Any) -> Any:
     """The booster of a checkpoint, by way of `kept`; `where` as for `results.load`.

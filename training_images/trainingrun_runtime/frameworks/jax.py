@@ -81,6 +81,14 @@ class Tree(KeptState):
 
         return state_then
 
+    def alone(self) -> list[Any] | None:
+        """See `KeptState`: arrays of all processes are alike, those of one may be its own."""
+        leaves = jax.tree_util.tree_leaves(self.tree)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        if any(leaf.is_fully_addressable for leaf in arrays):
+            return None
+        return [leaf for leaf in leaves if not isinstance(leaf, jax.Array)]
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take each leaf's value.
 

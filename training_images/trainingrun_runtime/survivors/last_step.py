@@ -126,6 +126,7 @@ class LastStep:
         self._noted: tuple[Noted, ...] = ()
         self._former: tuple[Noted, ...] = ()
         self._seen: Noted | None = None  # by `look`
+        self._first_step: int | None = None  # at whose end this was made
         self._reason = "no step was noted yet"
         self._time = NoteTime()
 
@@ -211,6 +212,8 @@ class LastStep:
         """
         seen, self._seen = self._seen, None
         if seen is not None:
+            if self._first_step is None:
+                self._first_step = position.step
             noted = seen._replace(
                 position=position, metrics=metrics, agreed_position=agreed_position
             )
@@ -221,21 +224,28 @@ class LastStep:
         own = self._watched.moved_alone()
         if own is None:
             return UNKNOWN
-        small = {
-            name: state()
-            for name, state in noted.small.items()
-            if not isinstance(self._objects[name], KeptState | GradScaler)
-        }
+        small: dict[str, Any] = {}
+        for name, state in noted.small.items():
+            thing = self._objects[name]
+            if isinstance(thing, KeptState):
+                small[name] = thing.alone()
+                if small[name] is None:
+                    return UNKNOWN
+            elif not isinstance(thing, GradScaler):
+                small[name] = state()
         # As text: a digest of each setting by itself would take as long as all the rest.
         return fingerprint([repr((_constants(noted.groups), noted.numbers)), small, own])
 
-    def noted(self) -> Noted:
+    def noted(self, step: int | None = None) -> Noted:
         """The last step that all ranks have finished, its position agreed_position.
+
+        Args:
+            step: this one alone; a later one may be noted by the time that it is asked for.
 
         Raises:
             NotWhole: its state was changed since, or there is no such step.
         """
-        kept = self._noted
+        kept = [one for one in self._noted if step in (None, one.position.step)]
         for noted in kept[::-1]:
             self._compare(noted)
             if noted.event is not None and not _is_over(noted.event):
@@ -247,7 +257,7 @@ class LastStep:
                     self._require_untouched(noted)
                 return noted._replace(position=position)
         if not kept:
-            raise NotWhole(self._reason)
+            raise NotWhole(self._reason if step is None else f"step {step} is no longer kept")
         raise NotWhole(f"another rank has not finished step {kept[-1].position.step}")
 
     def fingerprint(self, noted: Noted) -> int:
@@ -279,9 +289,14 @@ class LastStep:
             }
             self._require_untouched(noted)  # last: training may have gone on meanwhile
             # After a step, data parallelism leaves each rank with buffers of its own, and rank 0's
-            # count.
-            if self._rank != 0 and any(map(self._watched.buffers_changed, self._of_rank_0())):
-                raise NotWhole("training changes the model's buffers, and rank 0's count")
+            # count. Whether training changes them shows from the second step on: what they are
+            # compared with was copied at the end of the first.
+            if self._rank != 0:
+                for name in self._of_rank_0():
+                    if self._watched.buffers_changed(name) or (
+                        step == self._first_step and self._watched.buffers(name)
+                    ):
+                        raise NotWhole("training changes the model's buffers, and rank 0's count")
         self._compare(noted)
         return states
 

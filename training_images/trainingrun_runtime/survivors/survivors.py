@@ -250,7 +250,7 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
 
     worker = this_worker()
     last_step = _noted_steps(worker).last()
-    noted = last_step.noted()
+    noted = last_step.noted(step)
     taken = last_step.take(step)
     parts = {place: part for state in taken.values() for place, part in state.parts.items()}
     files = snapshot.rank_tensors(parts, worker.rank)
