@@ -75,6 +75,20 @@ def test_a_file_that_is_open_for_writing_does_not_count(folder: ScriptFolder) ->
     assert folder.state({}, 2, time.time() + LATER).settled
 
 
+def test_nothing_is_settled_while_a_file_is_written_that_is_to_be_renamed(
+    folder: ScriptFolder,
+) -> None:
+    """A rank of another pod may have renamed its file of the same checkpoint before."""
+    (folder.path / "old.pt").write_text("a")
+    assert folder.state({}, 2, time.time() + LATER).settled
+    for name, holds_up in (("rank-1.pt.tmp", True), ("tmp-3/a.pt", True), ("out.log", False)):
+        file = folder.path / name
+        file.parent.mkdir(exist_ok=True)
+        with file.open("w"):
+            assert folder.state({}, 2, time.time() + LATER).settled is not holds_up
+        assert folder.state({}, 2, time.time() + LATER).settled
+
+
 def test_a_file_that_was_moved_or_copied_with_its_times_has_changed(
     folder: ScriptFolder, tmp_path: Path
 ) -> None:

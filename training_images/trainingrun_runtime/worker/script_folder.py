@@ -29,9 +29,11 @@ FOLDER = "checkpoints"
 """In the state directory."""
 _PIECE = 8 * 1024 * 1024
 """Bytes that are read at once."""
-_TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".lock", ".log", "~")
+_UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete")
+_TEMPORARY = (*_UNFINISHED, ".lock", ".log", "~")
 """Endings of names that are left out."""
-_BEGINNINGS = (".", "tmp-", "tmp_", "events.out.tfevents.")
+_UNFINISHED_BEGINNINGS = ("tmp-", "tmp_")
+_BEGINNINGS = (*_UNFINISHED_BEGINNINGS, ".", "events.out.tfevents.")
 """Beginnings of such names; the last is that of TensorBoard's files, which grow all the time."""
 
 Stamp = tuple[int, int, int]
@@ -42,6 +44,14 @@ def is_temporary(name: str) -> bool:
     """Whether a file is left out by its name, or by that of a folder that it is in."""
     return any(
         part.startswith(_BEGINNINGS) or part.endswith(_TEMPORARY) for part in name.split("/")
+    )
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether its name says that a file, or a folder that it is in, is to be renamed once whole."""
+    return any(
+        part.startswith(_UNFINISHED_BEGINNINGS) or part.endswith(_UNFINISHED)
+        for part in name.split("/")
     )
 
 
@@ -81,11 +91,11 @@ class ScriptFolder:
             ranks: scripts of this pod.
             now: Unix time in seconds.
         """
-        stamps, running = self._stamps(), ranks - len(ended)
+        (stamps, unfinished), running = self._look(), ranks - len(ended)
         ends = [now] if running else []
         ends += [at for code, at in ended.values() if code]
         settled = not any(_just_before(end, stamps.values()) for end in ends)
-        if settled and running and stamps not in (self._first, self._whole):
+        if settled and running and (unfinished or stamps not in (self._first, self._whole)):
             settled = not self._is_written()
             self._whole = stamps if settled else None
         return FolderState(
@@ -130,29 +140,36 @@ class ScriptFolder:
 
     def _stamps(self) -> dict[str, Stamp]:
         """The files in it that count, by their names."""
-        found = {}
+        return self._look()[0]
+
+    def _look(self) -> tuple[dict[str, Stamp], bool]:
+        """The files that count, and whether there is one whose name says that it is unfinished."""
+        found, unfinished = {}, False
         for folder, _, names in os.walk(self.path):
             for name in names:
                 file = Path(folder, name)
                 inside = file.relative_to(self.path).as_posix()
+                unfinished = unfinished or is_unfinished(inside)
                 with suppress(OSError):  # it is gone, or a link to nothing
                     if not is_temporary(inside) and file.is_file():
                         stat = file.stat()
                         # The first alone is set back by a copy, the second by nothing.
                         changed = max(stat.st_mtime_ns, stat.st_ctime_ns)
                         found[inside] = (stat.st_size, changed, stat.st_ino)
-        return found
+        return found, unfinished
 
     def _is_written(self) -> bool:
         """Whether a process of this pod has a file of it open for writing; not known without /proc.
 
+        An unfinished one counts: another pod may have renamed its part of the same checkpoint.
         Not by psutil, which asks more of each open file than where it is.
         """
         root = f"{self.path.resolve()}/"
         for link in Path("/proc").glob("[0-9]*/fd/*"):
             with suppress(OSError, ValueError):  # it was closed, or is another user's
                 file = os.readlink(link)
-                if file.startswith(root) and not is_temporary(file.removeprefix(root)):
+                inside = file.removeprefix(root)
+                if file.startswith(root) and (is_unfinished(inside) or not is_temporary(inside)):
                     text = (link.parents[1] / "fdinfo" / link.name).read_text()
                     flags = int(text.partition("flags:")[2].split()[0], 8)
                     if flags & os.O_ACCMODE != os.O_RDONLY:
