@@ -21,7 +21,7 @@ def save(folder: Path, ranks: int, objects: Callable[[int], dict[str, Any]]) -> 
             mine = objects(rank)
             prints.append(state_comparison.fingerprints(snapshot.encoded(mine, mine)))
     names = sorted(prints[0])
-    numbers = [[number for name in names for number in each[name][:3]] for each in prints]
+    numbers = [[number for name in names for number in each[name]] for each in prints]
     for rank in range(ranks):
         with one_rank(rank, ranks):
             mine = objects(rank)

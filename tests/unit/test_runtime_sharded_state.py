@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -37,6 +38,7 @@ from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.restored_tensors import DoesNotFit
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.survivors.last_step import LastStep
+from trainingrun_runtime.survivors.noted_steps import GradientExchange
 from trainingrun_runtime.survivors.watched_tensors import NotWhole
 
 
@@ -122,6 +124,36 @@ def test_each_part_is_saved_once_and_each_rank_saves_some(
     places = [(key, place) for each in saved for key, place in each.items()]
     assert len(places) == len(set(places)) == parts, "of weight and bias, and two moments of each"
     assert all(saved)
+
+
+def test_of_replicas_that_differ_the_first_one_is_saved_as_a_whole(tmp_path: Path) -> None:
+    """As after a step with `set_requires_all_reduce(False)`; a mixture is the state of no rank."""
+
+    def objects(rank: int) -> dict[str, Any]:
+        model, optimizer = a_model(HSDP, trained=True)
+        with torch.no_grad():
+            for tensor in tensors(model, optimizer).values():
+                if isinstance(tensor, DTensor):
+                    tensor.to_local().fill_(rank // 2)
+        return {"model": model, "optimizer": optimizer}
+
+    save(tmp_path, HSDP.ranks, objects)
+    for rank in range(HSDP.ranks):
+        with one_rank(rank, HSDP.ranks):
+            for found in restore(tmp_path, HSDP, rank).values():
+                assert not isinstance(found, DTensor) or found.to_local().unique().tolist() == [0]
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_a_step_that_hsdps_replicas_do_alone_is_in_doubt(exchanged: bool) -> None:
+    with one_rank(0, 4):
+        model = torch.nn.Linear(6, 8)
+        fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "part")))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        exchange = GradientExchange({"model": model, "optimizer": optimizer})
+        model.set_requires_all_reduce(exchanged)
+        optimizer.step()
+        assert (exchange.doubt is None) is exchanged
 
 
 def offsets(file: Path) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,8 @@ from typing import Any, SupportsInt
 import numpy as np
 import torch
 
+from .fsdp_groups import fsdp_groups
+
 
 def derive(seed: int, *place: int | str) -> int:
     """63 bits that follow from the seed and the place."""
@@ -147,20 +149,10 @@ def _group(model: torch.nn.Module) -> frozenset[int]:
 
 
 def _ranks_of_fsdp(model: torch.nn.Module) -> Iterator[frozenset[int]]:
-    """For each dimension of FSDP2's meshes the ranks along it, this one among them.
-
-    Read for torch 2.13: `torch/distributed/fsdp/_fully_shard/_fsdp_state.py`.
-    """
-    for module in model.modules():
-        if not hasattr(module, "_get_fsdp_state"):
-            continue
-        state = module._get_fsdp_state()
-        groups = getattr(state, "_fsdp_param_groups", None)
-        if groups is None:  # an older PyTorch has one for each module, at most
-            groups = [state._fsdp_param_group] if state._fsdp_param_group else []
-        for group in groups:
-            mesh = group.mesh_info.mesh
-            yield from (_along(mesh, {dim}) for dim in range(mesh.ndim))
+    """For each dimension of FSDP2's meshes the ranks along it, this one among them."""
+    for group in fsdp_groups(model):
+        mesh = group.mesh_info.mesh
+        yield from (_along(mesh, {dim}) for dim in range(mesh.ndim))
 
 
 def _along(mesh: Any, dims: set[int]) -> frozenset[int]:

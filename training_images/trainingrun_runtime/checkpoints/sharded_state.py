@@ -293,7 +293,8 @@ def parts_to_save(
     """The parts that this rank saves, by key.
 
     Of ranks that hold the same part, as those of HSDP's replicas do, one saves it. Which one
-    follows from its key, so that each of them saves about as much.
+    follows from its key, so that each of them saves about as much. Of replicas that differ the
+    first one is saved.
 
     Args:
         state: an object's.
@@ -305,7 +306,9 @@ def parts_to_save(
     for place, part in parts(state).items():
         tensor = state.shards[place]
         key = _own_key(place, state) if own else place
-        if own or _on_all_ranks(tensor):
+        if own and _on_all_ranks(tensor):
+            saves = _is_of_first_replica(tensor)  # a mixture would be the state of no rank
+        elif own or _on_all_ranks(tensor):
             saves = _saves(tensor, key)
         else:
             saves = same_parts[zlib.crc32(key.encode()) % len(same_parts)] == rank
@@ -324,10 +327,33 @@ def parts_of_some(state: Encoded) -> dict[str, Part]:
     return parts(Encoded(None, some))
 
 
+def replicas(state: Encoded) -> dict[str, Part]:
+    """Parts of DTensors of all ranks that other ranks have too, as with HSDP.
+
+    They are alike where each step's gradients were exchanged between the replicas, which
+    `set_requires_all_reduce(False)` leaves out.
+    """
+    found = {
+        place: tensor
+        for place, tensor in state.shards.items()
+        if _on_all_ranks(tensor) and any(one.is_replicate() for one in tensor.placements)
+    }
+    return parts(Encoded(None, found))
+
+
 def held_tensor(tensor: Any) -> torch.Tensor:
     """The very tensor that this rank holds: the tensor itself, or its part of a DTensor."""
     found: torch.Tensor = tensor._local_tensor if is_sharded(tensor) else tensor
     return found
+
+
+def _is_of_first_replica(tensor: Any) -> bool:
+    coordinate = tensor.device_mesh.get_coordinate()
+    return not any(
+        at
+        for at, placement in zip(coordinate, tensor.placements, strict=True)
+        if placement.is_replicate()
+    )
 
 
 def _saves(tensor: Any, key: str) -> bool:

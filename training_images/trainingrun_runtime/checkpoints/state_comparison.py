@@ -13,7 +13,7 @@ their sizes, which are the same on all ranks.
 import hashlib
 import heapq
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -128,6 +128,10 @@ class Fingerprints(NamedTuple):
     """Which parts this rank has of tensors that are on some ranks alone."""
     copies: int
     """Of the content of these parts: ranks of one layout should have the same."""
+    replicated_layout: int
+    """Which parts this rank has of tensors of all ranks that are on several of them."""
+    replicas: int
+    """Of the content of these."""
 
 
 class Comparison(NamedTuple):
@@ -151,21 +155,27 @@ def compare(
 
     Args:
         names: of the objects.
-        ranks: of each rank, for each object, `common`, `layout` and `copies`.
+        ranks: of each rank, for each object, the numbers of its `Fingerprints`.
         rank: of this process.
         parameters: see `Comparison`.
     """
-    own, same_parts = set(), {}
+    own, same_parts, size = set(), {}, len(Fingerprints._fields)
     for index, name in enumerate(names):
-        every = [tuple(numbers[3 * index : 3 * index + 3]) for numbers in ranks]
-        copies: dict[int, set[int]] = {}
-        for _, layout, content in every:
-            copies.setdefault(layout, set()).add(content)
-        if len({common for common, _, _ in every}) > 1 or any(len(c) > 1 for c in copies.values()):
+        every = [Fingerprints(*numbers[size * index : size * (index + 1)]) for numbers in ranks]
+        if (
+            len({one.common for one in every}) > 1
+            or _differ((one.layout, one.copies) for one in every)
+            or _differ((one.replicated_layout, one.replicas) for one in every)
+        ):
             own.add(name)
-        layouts = [layout for _, layout, _ in every]
-        same_parts[name] = [r for r, layout in enumerate(layouts) if layout == layouts[rank]]
+        same_parts[name] = [r for r, one in enumerate(every) if one.layout == every[rank].layout]
     return Comparison(own, same_parts, parameters)
+
+
+def _differ(contents: Iterable[tuple[int, int]]) -> bool:
+    """Whether a layout has more than one content."""
+    found: dict[int, int] = {}
+    return any(found.setdefault(layout, content) != content for layout, content in contents)
 
 
 def fingerprints(
@@ -180,13 +190,15 @@ def fingerprints(
     """
     found = {}
     for name, state in states.items():
-        some = sharded_state.parts_of_some(state)
+        some, replicas = sharded_state.parts_of_some(state), sharded_state.replicas(state)
         compared = (replicated or {}).get(name)
         common = state.tree if compared is None else _parameters(state.tree, compared)
         found[name] = Fingerprints(
             common=fingerprint([state.notes, common]),
             layout=_layout(some),
             copies=fingerprint([part.local for part in some.values()]),
+            replicated_layout=_layout(replicas),
+            replicas=fingerprint([part.local for part in replicas.values()]),
         )
     return found
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
@@ -17,6 +18,7 @@ from ..checkpoints.gradients import AccumulatedGradients
 from ..checkpoints.sharded_state import Encoded, is_sharded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.stateful_objects import Stateful, parameters_of
+from ..fsdp_groups import fsdp_groups
 from ..worker.step_consensus import UNKNOWN, StepValues
 from .last_step import LastStep
 from .watched_tensors import DOUBT, NotCovered, NotWhole
@@ -213,6 +215,11 @@ class GradientExchange:
         # What needs no gradient when it is wrapped is left out for ever.
         self._exchanged = {name: _exchanged(model) for name, model in self._models.items()}
         self._of_any_model = frozenset[int]().union(*self._exchanged.values())
+        self._fsdp = {
+            name: groups
+            for name, thing in objects.items()
+            if isinstance(thing, Module) and (groups := [*fsdp_groups(thing)])
+        }
         self._others = [o for o in objects.values() if isinstance(o, ExchangesGradients)]
         self.doubt: str | None = None
         """Why ranks may have parameters of their own, in a sentence without its period.
@@ -236,6 +243,12 @@ class GradientExchange:
         for name, model in self._models.items():
             if not self._exchanged[name].isdisjoint(map(id, used)):
                 self.doubt = self.doubt or _doubt(name, model)
+        for name, groups in self._fsdp.items():
+            if not all(group.all_reduce_grads for group in groups):
+                self.doubt = (
+                    f"an optimizer has used gradients of {name} that HSDP's replicas have not "
+                    "exchanged"
+                )
 
 
 def _doubt(name: str, model: DistributedDataParallel) -> str | None:
