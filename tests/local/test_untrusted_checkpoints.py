@@ -130,6 +130,9 @@ def test_a_file_that_changes_after_it_was_verified_is_not_restored(
     bucket.put(f"{FOLDER}/state.pt", content)
     with pytest.raises(StorageError, match=r"state\.pt changed while it was restored"):
         restored(bucket, saved, tmp_path / "restored")
+    path, filesystem = checkpoint_files.offered(bucket, saved)
+    with pytest.raises(StorageError, match=r"state\.pt changed while it was restored"):
+        filesystem.open_input_file(f"{path}/state.pt")
 
 
 def test_training_code_that_opens_files_itself_sees_the_same(bucket: Bucket, saved: Manifest):

@@ -14,7 +14,7 @@ from blake3 import blake3
 from pyarrow.fs import FileInfo, FileType
 
 from ..store.bucket import Bucket
-from ..store.bucket_files import BucketFiles, Pieces
+from ..store.bucket_files import Pieces
 from ..store.manifest import FileDigest, Manifest
 from ..store.storage_errors import DamagedError
 
@@ -99,18 +99,18 @@ class _CommittedFiles(pyarrow.fs.FileSystemHandler):
         ]
 
     def open_input_stream(self, path: str) -> Any:
-        name = self._name(path)
-        key = f"{self._manifest.path}/{name}"
-        content = _Verified(
-            self._bucket.stream(key), self._manifest.files[name], self._bucket.uri(key)
-        )
-        return pyarrow.PythonFile(content, mode="r")
+        return pyarrow.PythonFile(self._verified(path), mode="r")
 
     def open_input_file(self, path: str) -> Any:
-        # For readers that jump within a file; rank 0 has verified it as a whole before.
-        files = BucketFiles(self._bucket)
-        return files.open_input_file(
-            f"{self._bucket.path}/{self._manifest.path}/{self._name(path)}"
+        # Into memory: who jumps within a file would use bytes before their digest is known.
+        with self._verified(path) as content:
+            return pyarrow.BufferReader(content.readall())
+
+    def _verified(self, path: str) -> _Verified:
+        name = self._name(path)
+        key = f"{self._manifest.path}/{name}"
+        return _Verified(
+            self._bucket.stream(key), self._manifest.files[name], self._bucket.uri(key)
         )
 
     def _info(self, path: str) -> FileInfo:
