@@ -250,8 +250,7 @@ def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: O
     failing_s = context.observed.progress_failing_s or 0.0
     if context.unknown("Node") and failing_s >= context.settings.head_silent_s:
         return True  # its node may be dead: what cannot be known is not held against the run
-    created_at, head_created_at = pod_status.created(worker), pod_status.created(head)
-    return created_at is not None and head_created_at is not None and created_at < head_created_at
+    return "" < pod_status.joined(worker) < pod_status.creation_text(head)
 
 
 def _record_events(
