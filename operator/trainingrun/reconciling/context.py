@@ -588,17 +588,10 @@ def _read(pod: Object) -> PodSummary:
             head=labels.get(names.ROLE_LABEL) == names.HEAD,
             created=pod_status.creation_text(pod),
             living=not pod_status.absent(pod),
-            ended=_ended(pod),
+            ended=pod_status.ended_at(pod),
             address=pod.get("status", {}).get("podIP"),
         ),
     )
-
-
-def _ended(pod: Object) -> str:
-    if pod_status.terminating(pod):
-        requested = pod_status.deletion_requested_at(pod)
-        return written(requested) if requested else ""
-    return str((pod_status.ray_ending(pod) or {}).get("finishedAt") or "")
 
 
 def _scheduled(pod: Object) -> str:

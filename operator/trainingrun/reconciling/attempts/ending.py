@@ -155,9 +155,7 @@ def awaits_final_progress(context: ReconcileContext, draft: StatusDraft, number:
     `final_progress_s` at most. One that KubeRay gave up on still trains.
     """
     known = draft.bookkeeping
-    return (
-        known.end_seen is not None and known.given_up is None and context.job(number) is not None
-    )
+    return known.end_seen is not None and known.given_up is None and context.job(number) is not None
 
 
 def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
