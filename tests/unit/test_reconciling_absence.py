@@ -51,3 +51,19 @@ def test_a_pod_in_which_no_rank_trained_again_is_one_loss() -> None:
     ended = a_pod("worker-1", exit_code=137, ended_at=130)
     alone = {"records": [DIED, RESTORED], "ranks": [{"rank": 0, "pod": "worker-2"}]}
     assert counted(ended, 205, step_time=unix(190), **alone) == {"workerFailures": 1}
+
+
+@pytest.mark.parametrize("seconds", [90, 130, 400])
+@pytest.mark.parametrize(
+    ("kind", "pod", "counter"),
+    [
+        ("Preempted", a_pod("worker-1", terminating_at=48, grace=600), "preemptions"),
+        ("WorkerLost", a_pod("worker-1", exit_code=137, ended_at=49), "workerFailures"),
+    ],
+    ids=["deleted", "killed"],
+)
+def test_a_record_that_names_no_pod_is_of_the_pod_that_ended_then_however_late_it_is_seen(
+    seconds: float, kind: str, pod: dict[str, Any], counter: str
+) -> None:
+    record = {"number": 1, "kind": kind, "time": unix(50), "group_time": unix(20)}
+    assert counted(pod, seconds, state="Recovering", records=[record]) == {counter: 1}

@@ -299,7 +299,7 @@ def _record_event(
             losses.outlive(key, from_unix(record.group_time))
         if pod is not None and _outlived_by(pod, progress, record):
             key, of_the_pod = f"{key}/{written(when)}", False
-    elif losses.counted_around(when):
+    elif losses.counted_around(when, context.index(attempt).unwell):
         return
     if record.node and f"node:{record.node}" in losses:
         return
