@@ -121,6 +121,19 @@ def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> Non
     assert reconcile(seen, 80).actions == ()
 
 
+def test_a_worker_that_joined_the_new_head_is_a_loss_of_its_own_later() -> None:
+    """It waited while its head was lost: it is older than the new head, and did not end with it."""
+    started = {"state": {"running": {"startedAt": at(70)}}}
+    waited, deleted = a_pod("worker-3", created_at=40), a_pod("worker-3", terminating_at=5000)
+    deleted["metadata"]["creationTimestamp"] = at(40)
+    for pod in (waited, deleted):
+        pod["status"]["containerStatuses"][0] |= started
+    others = a_head(created_at=62, uid="new-head"), a_pod("worker-2", node="spot-2", created_at=64)
+    seen = then(replace(a_training_run(), pods=(waited, *others)), 80)
+    found = reconcile(replace(seen, pods=(deleted, *others)), 5000).status.disruptions
+    assert (found.head_losses, found.preemptions) == (1, 1)
+
+
 def test_workers_older_than_the_new_head_are_replaced_once_and_new_ones_left_alone(
     training: Observed,
 ) -> None:

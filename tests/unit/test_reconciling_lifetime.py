@@ -1,6 +1,7 @@
 """Suspension, the deadline, the end and what comes after it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -122,6 +123,36 @@ def test_the_deadline_ends_the_run_wherever_it_is(training: Observed) -> None:
     assert reconcile(limited, 49).requeue_after_s == 1.0
     waiting = then(replace(limited, ray_jobs=()), 30)
     assert reconcile(emptied(waiting), 51).status.phase == "Failed"
+
+
+@pytest.mark.parametrize("wish", [{"activeDeadlineSeconds": 50}, {"suspend": True}])
+@pytest.mark.parametrize(
+    ("job", "outcome", "errors"),
+    [
+        (a_ray_job(status="SUCCEEDED", deployment="Complete"), "Succeeded", 0),
+        (a_ray_job(status="FAILED", deployment="Failed", message="exit code 1"), "Failed", 1),
+    ],
+    ids=["succeeded", "failed"],
+)
+def test_neither_the_deadline_nor_a_wish_to_suspend_replaces_an_end_whose_document_is_awaited(
+    training: Observed, wish: dict[str, Any], job: dict[str, Any], outcome: str, errors: int
+) -> None:
+    over = replace(training, ray_jobs=(job,), progress=None, progress_age_s=None)
+    over = wanting(replace(over, progress_failing_s=3.0, progress_polled_s=4.0), **wish)
+    awaited = reconcile(over, 49)
+    assert (awaited.status.attempts[-1].outcome, awaited.actions) == ("Running", ())
+    assert reconcile(then(over, 49), 60).status.attempts[-1].outcome == "Running"
+    ended = reconcile(then(over, 49), 80).status
+    assert ended.attempts[-1].outcome == outcome
+    assert ended.disruptions.application_errors == errors
+
+
+def test_the_deadline_ends_a_run_whose_ray_job_kuberay_gave_up_while_it_trains(
+    training: Observed,
+) -> None:
+    gave_up = a_ray_job(deployment="Failed", reason="JobStatusCheckTimeoutExceeded")
+    limited = wanting(replace(training, ray_jobs=(gave_up,)), activeDeadlineSeconds=50)
+    assert reconcile(then(limited, 40), 51).status.phase == "Failed"
 
 
 def test_edited_checkpoints_are_said_to_apply_from_the_next_attempt_on(training: Observed) -> None:

@@ -18,6 +18,7 @@ from support.builders import (
     controlled_by,
     nodes,
     pods,
+    unix,
 )
 from support.reconciled import a_polled_run, in_the_way, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
@@ -225,6 +226,35 @@ def test_pods_that_were_forged_before_a_loss_are_not_counted_after_it(training: 
     seen = then(replace(seen, pods=(HEAD, TWO, successor, *died)), 80)
     assert seen.run.status.disruptions.worker_failures == 1
     assert seen.run.status.attempts[-1].outcome == "Running"
+
+
+def test_a_loss_that_the_pod_and_the_driver_tell_of_takes_one_place() -> None:
+    """Else the pod that KubeRay made for an earlier loss, and still waits, is none of the run's."""
+    workers = {"count": 4, "minimum": 2}
+    well = [a_pod(f"worker-{n}", node=f"spot-{n}", ready=True) for n in (1, 2, 3, 4)]
+    begun = a_polled_run(workers=workers)
+    nodes_of_all = nodes(*(a_node(f"spot-{n}") for n in (3, 4, 5)))
+    seen = replace(
+        begun, pods=(HEAD, *well), ray_clusters=(a_ray_cluster(replicas=4),), nodes=nodes_of_all
+    )
+    gone = replace(then(seen, 31), pods=(HEAD, a_pod("worker-1", terminating_at=50), *well[1:]))
+    waits = a_pod("worker-5", created_at=58, unschedulable="no spot", unschedulable_at=59)
+    gone = then(gone, 50, pods=(HEAD, waits, *well[1:]))
+    second = a_pod("worker-2", node="spot-2", terminating_at=80)
+    gone = then(then(gone, 60, pods=(HEAD, waits, second, *well[2:])), 80)
+    lost = {"kind": "Preempted", "node": "spot-2"}
+    records = [
+        {**lost, "number": 1, "time": unix(52), "pod": "worker-1", "group_time": unix(20)},
+        {**lost, "number": 2, "time": unix(82), "pod": "worker-2", "group_time": unix(54)},
+    ]
+    rows = [{"rank": n, "pod": f"worker-{pod}"} for n, pod in enumerate((3, 4, 6))]
+    told = a_progress(records=records, world_size=3, step_time=unix(90), ranks=rows)
+    replaced = a_pod("worker-6", node="spot-5", created_at=88, ready=True)
+    told_of = replace(gone, progress=told, pods=(HEAD, waits, replaced, *well[2:]))
+    for seconds in (90, 200, 1000, 1100, 5000):  # the losses are forgotten, and the records stay
+        assert "worker-5" in in_the_way(reconcile(told_of, seconds)).message, seconds
+        told_of = then(told_of, seconds)
+    assert "counted" not in told_of.run.status.seen
 
 
 def test_the_pods_in_which_the_driver_has_ranks_are_the_run_s_own_whatever_is_older(

@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
 
-from trainingrun_protocol.progress import Progress, RunState
+from trainingrun_protocol.progress import Progress, Record, RunState
 
 from ..api.v1alpha1 import TrainingRun
 from ..rendering import names
@@ -24,7 +24,7 @@ from ..rendering.platforms import RenderSettings
 from . import pod_status
 from .bookkeeping import Bookkeeping
 from .findings import StatusDraft
-from .members import Candidate, Evidence, LostPlace, foreign_pods
+from .members import TOLD_S, Candidate, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_status import Controller, controller_uid
 from .texts import from_unix, written
@@ -279,19 +279,7 @@ class ReconcileContext:
             known=frozenset((*lost, *((known.head,) if known.head else ()))),
             joined=frozenset(here),
             kept=max(workers + self.run.spec.workers.standby, replicas),
-            lost=(
-                *(LostPlace("", "", created, seen) for created, seen in known.lost_places),
-                *(
-                    LostPlace(key, one.pod or "", one.created_at, one.time)
-                    for key, one in lost.items()
-                    if one.created_at and one.pod and is_of_a_pod(key)
-                ),
-                *(
-                    LostPlace("", one.pod, *(written(from_unix(t)) for t in (began, one.time)))
-                    for one in (progress.records if progress is not None else ())
-                    if one.pod and (began := one.group_time) is not None
-                ),
-            ),
+            lost=lost_places(known, progress.records if progress is not None else ()),
         )
 
     def index(self, number: int) -> PodIndex:
@@ -519,6 +507,28 @@ class ReconcileContext:
         return pod_status.ref(job, RAY_API, "RayJob")
 
 
+def lost_places(known: Bookkeeping, records: Iterable[Record]) -> tuple[LostPlace, ...]:
+    """The places of lost workers. A pod has one, however many sources tell of its loss."""
+    places = [
+        LostPlace(key, one.pod, one.created_at, one.time)
+        for key, one in known.counted.items()
+        if one.created_at and one.pod and is_of_a_pod(key)
+    ]
+    named = {place.name for place in places}
+    for one in records:
+        if one.group_time is None or not one.pod or one.pod in named:
+            continue
+        began, time = written(from_unix(one.group_time)), written(from_unix(one.time))
+        earliest, latest = (written(from_unix(one.time + s)) for s in (-TOLD_S, TOLD_S))
+        # The driver keeps a record for longer than the bookkeeping keeps the pod's name.
+        forgotten = any(
+            created <= began and earliest <= seen <= latest for created, seen in known.lost_places
+        )
+        if not forgotten:
+            places.append(LostPlace("", one.pod, began, time))
+    return (*(LostPlace("", "", created, seen) for created, seen in known.lost_places), *places)
+
+
 def is_of_a_pod(key: str) -> bool:
     """Whether a key of `Bookkeeping.counted` is a pod's UID."""
     return ":" not in key and "/" not in key
@@ -578,17 +588,10 @@ def _read(pod: Object) -> PodSummary:
             head=labels.get(names.ROLE_LABEL) == names.HEAD,
             created=pod_status.creation_text(pod),
             living=not pod_status.absent(pod),
-            ended=_ended(pod),
+            ended=pod_status.ended_at(pod),
             address=pod.get("status", {}).get("podIP"),
         ),
     )
-
-
-def _ended(pod: Object) -> str:
-    if pod_status.terminating(pod):
-        requested = pod_status.deletion_requested_at(pod)
-        return written(requested) if requested else ""
-    return str((pod_status.ray_ending(pod) or {}).get("finishedAt") or "")
 
 
 def _scheduled(pod: Object) -> str:

@@ -7,8 +7,9 @@ known of a pod decides:
 - a worker is one in which the driver has a rank, or which it calls a spare one; or else one that
   was created while fewer pods were there than KubeRay keeps. It makes no other.
 
-A forged pod is thus left out of everything beside pods that are all there. Times are those at which
-the API server has created the pods, so that no other clock counts.
+A forged pod is thus left out of everything beside pods that are all there. When a pod was created,
+or its deletion was requested, is by the API server's clock. When it ended is by the kubelet's, when
+a loss was seen by the operator's, and when it was recorded by the driver's.
 """
 
 from bisect import bisect_right, insort
@@ -23,6 +24,9 @@ from .texts import parsed, written
 SEEN_S = 10.0
 """A lost pod had its place until so many seconds before its loss was seen: its successor may have
 been created before that."""
+
+TOLD_S = 60.0
+"""The driver's record of a loss and the pod's own end are so many seconds apart at most."""
 
 
 class Candidate(NamedTuple):

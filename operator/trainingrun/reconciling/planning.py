@@ -107,9 +107,11 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(history.record_costs(context, builder.draft, number))
     builder.add(capacity.choose(context, builder.draft, number))
     builder.add(ending.ended(context, builder.draft, builder.charged, attempt))
-    if not builder.end:
+    # An attempt whose driver has ended already ends by what the driver says.
+    ends = builder.end or ending.awaits_final_progress(context, builder.draft, number)
+    if not ends:
         builder.add(lifetime.deadline(context, builder.draft))
-    if not builder.end:
+    if not ends and not builder.end:
         builder.add(lifetime.request_suspension(context, builder.draft, attempt))
     if builder.end:
         _end_attempt(context, builder, builder.end)

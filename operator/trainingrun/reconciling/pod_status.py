@@ -12,7 +12,7 @@ from ..api.pods_spec import RAY_CONTAINERS
 from ..api.quantities import measure
 from ..rendering import names
 from .model import Object, Ref
-from .texts import parsed
+from .texts import parsed, written
 
 MOST_CHARACTERS = 200
 """Of a container's termination message."""
@@ -132,6 +132,16 @@ def deletion_requested_at(pod: Object) -> datetime | None:
         return None
     grace = pod["metadata"].get("deletionGracePeriodSeconds") or 0
     return parsed(text) - timedelta(seconds=grace)
+
+
+def ended_at(pod: Object) -> str:
+    """When Ray's container ended, or the pod's deletion was requested, as Kubernetes writes times;
+    "": it lives, or that is not known.
+    """
+    if terminating(pod):
+        requested = deletion_requested_at(pod)
+        return written(requested) if requested else ""
+    return str((ray_ending(pod) or {}).get("finishedAt") or "")
 
 
 def overdue_s(pod: Object, now: datetime) -> float | None:

@@ -150,6 +150,14 @@ def _by_ray_job(
     return Findings(end=end, bookkeeping=changes)
 
 
+def awaits_final_progress(context: ReconcileContext, draft: StatusDraft, number: int) -> bool:
+    """Whether the RayJob has ended and only the driver's last document is awaited: for
+    `final_progress_s` at most. One that KubeRay gave up on still trains.
+    """
+    known = draft.bookkeeping
+    return known.end_seen is not None and known.given_up is None and context.job(number) is not None
+
+
 def given_up(bookkeeping: Bookkeeping, attempt: Attempt) -> Blocker | None:
     """What the status says while a driver has to end because KubeRay gave up on it."""
     if bookkeeping.given_up is None:

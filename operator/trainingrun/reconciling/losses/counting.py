@@ -111,10 +111,18 @@ class Losses:
         """The key under which a pod of this name is known."""
         return self._by_pod.get(pod)
 
-    def counted_around(self, when: datetime) -> bool:
-        """Whether a pod's or node's loss was counted within a minute of `when`."""
+    def counted_around(self, when: datetime, pods: Iterable[Object]) -> bool:
+        """Whether a pod's or node's loss was counted within a minute of `when`, or that of one of
+        these pods, which ended then and was seen later.
+        """
+        ended = {
+            pod_status.ended_at(pod)
+            for pod in pods
+            if (known := self._counted.get(pod_status.uid(pod))) and not known.spare
+        }
         return any(
-            abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S for time in self._pod_times
+            abs((parsed(time) - when).total_seconds()) <= SAME_LOSS_S
+            for time in (ended | self._pod_times) - {""}
         )
 
     def count_disruption(

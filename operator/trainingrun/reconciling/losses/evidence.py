@@ -250,8 +250,7 @@ def _headless(context: ReconcileContext, losses: Losses, attempt: int, worker: O
     failing_s = context.observed.progress_failing_s or 0.0
     if context.unknown("Node") and failing_s >= context.settings.head_silent_s:
         return True  # its node may be dead: what cannot be known is not held against the run
-    created_at, head_created_at = pod_status.created(worker), pod_status.created(head)
-    return created_at is not None and head_created_at is not None and created_at < head_created_at
+    return "" < pod_status.joined(worker) < pod_status.creation_text(head)
 
 
 def _record_events(
@@ -265,7 +264,7 @@ def _record_events(
     recorded = _last_recorded(draft.bookkeeping, progress)
     for record in sorted(progress.records, key=lambda record: record.number):
         if record.number > recorded:
-            _record_event(context, losses, attempt, progress.fencing_token, record)
+            _record_event(context, losses, attempt, progress, record)
             recorded = record.number
     losses.changes |= {"fencing_token": progress.fencing_token, "records": recorded}
 
@@ -276,7 +275,7 @@ def _last_recorded(bookkeeping: Bookkeeping, progress: Progress) -> int:
 
 
 def _record_event(
-    context: ReconcileContext, losses: Losses, attempt: int, fencing_token: int, record: Record
+    context: ReconcileContext, losses: Losses, attempt: int, progress: Progress, record: Record
 ) -> None:
     event = _EVENTS.get(record.kind)
     if event is not None:
@@ -288,8 +287,8 @@ def _record_event(
     if not record.kind.is_disruption:
         return
     reason, when = LossReason(record.kind.value), from_unix(record.time)
-    key = f"record:{fencing_token}/{record.number}"
-    pod = context.index(attempt).by_name.get(record.pod or "")
+    key = f"record:{progress.fencing_token}/{record.number}"
+    pod, of_the_pod = context.index(attempt).by_name.get(record.pod or ""), True
     if record.kind in _OF_A_PROCESS and not pod_status.absent(pod):
         # Its pod lives on, and a process in it may end so once more.
         if record.kind is RecordKind.OUT_OF_MEMORY and record.pod is not None:
@@ -298,7 +297,9 @@ def _record_event(
         key = _key_of(context, losses, attempt, record.pod) or key
         if record.group_time is not None:
             losses.outlive(key, from_unix(record.group_time))
-    elif losses.counted_around(when):
+        if pod is not None and _outlived_by(pod, progress, record):
+            key, of_the_pod = f"{key}/{written(when)}", False
+    elif losses.counted_around(when, context.index(attempt).unwell):
         return
     if record.node and f"node:{record.node}" in losses:
         return
@@ -309,12 +310,31 @@ def _record_event(
         reason,
         when,
         message,
-        pod=record.pod,
+        pod=record.pod if of_the_pod else None,
+        pods=(record.pod,) if record.pod else (),
         node=record.node,
         created_at=written(from_unix(began)) if began is not None else None,
         facts=record.facts,
-        recorded=True,
+        recorded=of_the_pod,
     )
+
+
+def _outlived_by(pod: Object, progress: Progress, record: Record) -> bool:
+    """Whether a rank trained in the pod once more before it ended: a process was lost, and not the
+    pod. An operator that was away reads of it only once the pod has ended too.
+    """
+    ended = pod_status.ended_at(pod)
+    restored = [
+        one.time
+        for one in progress.records
+        if one.kind is RecordKind.RESTORED and one.time > record.time
+    ]
+    if not ended or not restored or written(from_unix(min(restored))) >= ended:
+        return False
+    trains = progress.state is RunState.TRAINING and (progress.step_time or 0.0) > min(restored)
+    return any(
+        one.pod == record.pod and (one.group_time or 0.0) > record.time for one in progress.records
+    ) or (trains and any(row.pod == record.pod for row in progress.ranks))
 
 
 def _forget(
