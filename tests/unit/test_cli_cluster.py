@@ -253,6 +253,11 @@ def test_delete_says_where_the_checkpoints_are_kept(server: Server) -> None:
     assert output == "digits deleted from namespace team-a; s3://runs/ml/digits-feedbeef is kept\n"
 
 
+def test_delete_of_a_run_that_has_no_folder_yet_says_that_it_is_deleted(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, {**a_run("Pending"), "spec": {}})]
+    assert call("delete", "digits") == (0, "digits deleted from namespace team-a\n", "")
+
+
 def test_get_as_yaml_gives_the_object(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")

@@ -58,6 +58,13 @@ def test_a_notebook_shows_a_run_that_is_gone_with_a_sentence_and_no_markup(serve
     assert "TrainingRun digits in namespace team-a: not found" in run._repr_html_()
 
 
+def test_a_run_that_has_no_folder_yet_says_so(server: Server) -> None:
+    answer(server, phase="Pending")
+    server.answers[f"{RUNS}/digits"][0][1]["spec"] = {}
+    with pytest.raises(RunError, match=r"^digits has no storage\.uri until it begins"):
+        _ = Client().get("digits").folder
+
+
 def test_what_no_run_is_made_of_is_refused(server: Server) -> None:
     with pytest.raises(RunError, match=r"cannot be trained; pass a function, module:function of"):
         Client().submit(io.BytesIO())  # type: ignore[arg-type]
