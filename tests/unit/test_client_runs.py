@@ -11,6 +11,9 @@ import yaml
 from support.cli_server import RUNS, Server, running_server
 from trainingrun import Client, RunError
 from trainingrun.client import RunTimeoutError
+from trainingrun.client.client import _read
+from trainingrun.client.defaults import no_defaults
+from trainingrun.client.submitting import pack
 
 
 @pytest.fixture
@@ -123,3 +126,11 @@ def test_a_file_is_judged_with_what_is_given(server: Server, tmp_path: Path) -> 
     with pytest.raises(RunError) as wrong:
         Client(local=True).submit(file, workers=0)
     assert str(wrong.value) == f"{file}:5: spec.workers.count is 0; write at least 1"
+
+
+def test_the_file_of_a_run_is_no_code_of_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config): pass")
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(WRITTEN))
+    packed = _read(file, tmp_path, no_defaults, lambda manifest: manifest)[2]
+    assert packed == pack(tmp_path, file)

@@ -216,7 +216,8 @@ def _read(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], bytes | None, Path | None]:
     """The TrainingRun with its changes, its ConfigMaps, its code, and the folder of its file."""
     function: str | None = None
-    packed = pack(folder) if folder is not None and not callable(train) else None
+    file = Path(train) if isinstance(train, str | os.PathLike) else None
+    packed = pack(folder, file) if folder is not None and not callable(train) else None
     if isinstance(train, TrainingRun):
         return change(_of_model(train)), [], packed, None
     if isinstance(train, Mapping):
@@ -235,12 +236,11 @@ def _read(
             "spec": {"training": {"function": function}},
         }
         return change(manifest), [], packed, None
-    if not isinstance(train, str | os.PathLike):
+    if file is None:
         raise RunError(
             f"{train!r} cannot be trained; pass a function, module:function of the image, or a "
             "TrainingRun as a YAML file, a mapping or a model"
         )
-    file = Path(train)
     submission = Submission.prepare(manifest_files.read(file, lookup, change), None, None, file)
     return submission.manifest, submission.config_maps, packed, file.absolute().parent
 
