@@ -80,7 +80,7 @@ def in_cluster(
         storage.get("region"),
         metadata["name"],
         trial,
-        frozenset(_needed(uri, metadata["name"], others)),
+        frozenset(needed(uri, metadata["name"], others)),
         run,
     )
 
@@ -104,7 +104,7 @@ def place_of_run(
     return in_cluster(source.run(name), source.runs(everywhere=False), endpoint, trial)
 
 
-def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+def needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     """Checkpoints that other runs name and have not replaced by one of their own.
 
     `uri` is the folder of this run, and `name` its name.
