@@ -202,8 +202,8 @@ def test_download_of_the_best_checkpoint(run: StoredRun, tmp_path: Path) -> None
     assert manifest.digest_folder(tmp_path / "here") == best.files
 
 
-def prune(*options: str, answer: str = "") -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["checkpoints", "prune", "digits", *options], input=answer)
+def prune(*options: str, answer: str = "", of: str = "digits") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["checkpoints", "prune", of, *options], input=answer)
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -261,6 +261,37 @@ def test_prune_keeps_what_the_result_names_and_what_other_runs_begin_from(
         items.append(other)
     assert prune("--yes")[0] == 0
     assert run.steps() == [10, 20, 50]
+
+
+def test_prune_of_a_uri_keeps_what_runs_begin_from_or_says_which_are_not_known(
+    run: StoredRun, s3: S3Server
+) -> None:
+    for index in range(1, 6):
+        run.save(10 * index, index)
+    everywhere, uri = "/apis/trainingrun.dev/v1alpha1/trainingruns", run.bucket.root
+    other = as_object("waits", "s3://runs/others", s3.url)
+    other["spec"]["storage"]["restoreFrom"] = {"uri": uri, "step": 10}
+    named = as_object("named", "s3://runs/others", s3.url)
+    named["spec"]["storage"]["restoreFrom"] = {"run": "digits", "step": 20}
+    ours = run.server.answers[RUNS]
+    ours[0][1]["items"].append(named)
+
+    run.server.answers[everywhere] = [(200, {"items": [other, named]})]
+    options = ("--endpoint", s3.url)
+    code, output, errors = prune(*options, "--keep", "2", answer="n\n", of=uri)
+    assert "and keep 10, 20, 40, 50?" in output
+    assert (code, errors) == (1, "nothing is deleted\n")
+
+    run.server.answers[everywhere] = [(403, {"message": "forbidden"})]
+    _, output, errors = prune(*options, answer="n\n", of=uri)
+    assert "and keep 20, 50?" in output
+    assert errors.startswith("Only runs of namespace team-a are known: a checkpoint from which")
+
+    run.server.answers[everywhere] = [(500, {"message": "broken"})]
+    _, output, errors = prune(*options, answer="n\n", of=uri)
+    assert "and keep 50?" in output
+    assert errors.startswith("Other runs are not known (")
+    assert prune(*options, "--local", answer="n\n", of=uri)[2].startswith("Other runs are not known:")
 
 
 BEST = "Trial 2 of the 3 of this sweep, the best one so far; --trial names another one.\n"

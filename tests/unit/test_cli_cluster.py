@@ -253,6 +253,24 @@ def test_delete_says_where_the_checkpoints_are_kept(server: Server) -> None:
     assert output == "digits deleted from namespace team-a; s3://runs/ml/digits-feedbeef is kept\n"
 
 
+def test_delete_of_a_run_that_has_no_folder_yet_says_that_it_is_deleted(server: Server) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, {**a_run("Pending"), "spec": {}})]
+    assert call("delete", "digits") == (0, "digits deleted from namespace team-a\n", "")
+
+
+@pytest.mark.usefixtures("server")
+def test_render_with_a_namespace_prints_it_where_the_file_names_none(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    run = {"apiVersion": "trainingrun.dev/v1alpha1", "kind": "TrainingRun"}
+    spec = {"training": {"function": "a.b:c"}, "storage": {"uri": "s3://b/r"}}
+    for own, printed in ({}, "team-b"), ({"namespace": "mine"}, "mine"):
+        file.write_text(yaml.safe_dump({**run, "metadata": {"name": "x", **own}, "spec": spec}))
+        code, output, _ = call("render", str(file), "--namespace", "team-b")
+        assert code == 0
+        found = {each["metadata"]["namespace"] for each in yaml.safe_load_all(output)}
+        assert found == {printed}
+
+
 def test_get_as_yaml_gives_the_object(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
     assert yaml.safe_load(call("get", "digits", "-o", "yaml")[1]) == a_run("Running")

@@ -9,6 +9,7 @@ import yaml
 
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun.api.errors import RunError
+from trainingrun.api.parse import parse
 from trainingrun.client import retried_run
 
 
@@ -158,6 +159,39 @@ def test_what_cannot_be_set_is_said_in_a_sentence_and_nothing_is_created(
     assert (code, output) == (1, "")
     assert errors.startswith(sentence)
     assert saved.created == []
+
+
+def a_sweep() -> dict[str, Any]:
+    """A sweep as the API server gives it; its status has the best trial's checkpoint."""
+    run = a_whole_run(checkpoint=SAVED)
+    space = [{"name": "lr", "values": [0.1, 0.2]}]
+    run["spec"]["sweep"] = {"metric": "loss", "mode": "min", "samples": 2, "space": space}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["retry", "digits"], "digits-retry-1 created; it begins with new trials\n"),
+        (["export", "digits"], "team-a/digits begins with new trials\n"),
+    ],
+    ids=["retry", "export"],
+)
+def test_the_trials_of_a_sweep_begin_anew(saved: Server, command: list[str], said: str) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_sweep())]
+    code, output, errors = call(*command)
+    assert code == 0
+    assert said in (output, errors)
+    made = saved.created[0] if saved.created else yaml.safe_load(output)
+    assert made["spec"]["storage"] == {"uri": "s3://runs/team-a"}
+    assert parse(made).spec.sweep is not None, "which the API takes"
+
+
+def test_a_step_of_a_sweep_is_refused(saved: Server) -> None:
+    saved.answers[f"{RUNS}/digits"] = [(200, a_sweep())]
+    assert call("retry", "digits", "--step", "40") == (
+        1, "", "--step is 40, and digits is a sweep, whose trials begin anew; leave --step out\n"
+    )  # fmt: skip
 
 
 def test_a_step_of_a_run_without_a_checkpoint_is_refused(saved: Server) -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.cli_server import RUNS, Server, running_server
 from trainingrun import Client, RunError
 from trainingrun.client import RunTimeoutError
+from trainingrun.client.client import _read
+from trainingrun.client.defaults import no_defaults
+from trainingrun.client.submitting import pack
 
 
 @pytest.fixture
@@ -58,7 +62,75 @@ def test_a_notebook_shows_a_run_that_is_gone_with_a_sentence_and_no_markup(serve
     assert "TrainingRun digits in namespace team-a: not found" in run._repr_html_()
 
 
+def test_a_run_that_has_no_folder_yet_says_so(server: Server) -> None:
+    answer(server, phase="Pending")
+    server.answers[f"{RUNS}/digits"][0][1]["spec"] = {}
+    with pytest.raises(RunError, match=r"^digits has no storage\.uri until it begins"):
+        _ = Client().get("digits").folder
+
+
 def test_what_no_run_is_made_of_is_refused(server: Server) -> None:
     with pytest.raises(RunError, match=r"cannot be trained; pass a function, module:function of"):
         Client().submit(io.BytesIO())  # type: ignore[arg-type]
     assert server.applied == []
+
+
+WRITTEN = {
+    "apiVersion": "trainingrun.dev/v1alpha1",
+    "kind": "TrainingRun",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "training": {"function": "a.b:c", "config": {"lr": 1, "warmup": 2}},
+        "workers": {"count": 2, "perPod": 2},
+        "storage": {"uri": "s3://runs/x", "endpoint": "http://x"},
+    },
+}
+
+
+def submitted(server: Server, train: Any, **given: Any) -> dict[str, Any]:
+    """The spec that `submit` applies."""
+    name = given.get("name", "digits")
+    server.answers[f"{RUNS}/{name}"] = [(404, {}), (200, {})]
+    Client().submit(train, **given)
+    spec: dict[str, Any] = server.applied[-1][1]["spec"]
+    return spec
+
+
+def test_none_in_what_is_given_removes_and_the_rest_stays(server: Server) -> None:
+    spec = submitted(
+        server,
+        WRITTEN,
+        config={"warmup": None},
+        workers={"perPod": None, "accelerator": {"kind": "nvidia"}},
+        storage={"endpoint": None},
+    )
+    assert spec == {
+        "training": {"function": "a.b:c", "config": {"lr": 1}},
+        "workers": {"count": 2, "accelerator": {"kind": "nvidia"}},
+        "storage": {"uri": "s3://runs/x"},
+    }
+    assert submitted(server, WRITTEN) == WRITTEN["spec"], "an argument that is None changes nothing"
+
+
+def test_a_function_gets_the_none_that_its_config_has(server: Server) -> None:
+    config = {"warmup": None, "lr": 1}
+    spec = submitted(server, "a.b:c", config=config, storage="s3://runs/x", name="digits")
+    assert spec["training"]["config"] == config
+
+
+def test_a_file_is_judged_with_what_is_given(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    bare = {**WRITTEN, "spec": {"training": {"function": "a.b:c"}}}
+    file.write_text(yaml.safe_dump(bare))
+    assert submitted(server, file, storage="s3://runs/x")["storage"] == {"uri": "s3://runs/x"}
+    with pytest.raises(RunError) as wrong:
+        Client(local=True).submit(file, workers=0)
+    assert str(wrong.value) == f"{file}:5: spec.workers.count is 0; write at least 1"
+
+
+def test_the_file_of_a_run_is_no_code_of_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config): pass")
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(WRITTEN))
+    packed = _read(file, tmp_path, no_defaults, lambda manifest: manifest)[2]
+    assert packed == pack(tmp_path, file)

@@ -134,6 +134,36 @@ def test_a_run_on_demand_has_no_fallback_of_its_team():
     assert spec_of(run, team)["workers"]["capacity"] == {"type": "OnDemand"}
 
 
+def test_a_run_with_the_label_of_a_queue_has_no_queue_of_its_team():
+    run, queue = a_manifest(), {"queue": {"kind": "Kueue", "name": "team-a"}}
+    team = of_team(scheduling={**queue, "priorityClassName": "high"}, **BUCKET)
+    assert spec_of(run, team)["scheduling"]["queue"] == queue["queue"]
+    run["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "mine"}
+    assert spec_of(run, team)["scheduling"] == {"priorityClassName": "high"}
+    found = applied(run, [team])
+    assert found is not None
+    assert "scheduling.queue.name" not in found.sources[0].fields
+    assert parse(dict(resolved(run, found)))[0].spec.scheduling.queue is None
+
+
+def test_defaults_that_are_merged_again_add_nothing():
+    """`retry` keeps what the former run had, and merges the same defaults into it once more."""
+    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in "ab"]
+    secrets = [{"name": "ray-head", "envFrom": [{"secretRef": {"name": "s"}}]}]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = {
+        "nodeAffinity": {required: {"nodeSelectorTerms": terms}},
+        "podAntiAffinity": {required: [{"topologyKey": "h"}]},
+    }
+    team = of_team(podTemplate={"spec": {"containers": secrets, "affinity": affinity}})
+    own = {required: {"nodeSelectorTerms": [{"matchExpressions": [{"key": "c"}]}]}}
+    run = a_manifest(podTemplate={"spec": {"affinity": {"nodeAffinity": own}}})
+    once = spec_of(run, team)
+    assert spec_of({**run, "spec": once}, team) == once
+    without_own = spec_of(a_manifest(), team)
+    assert spec_of({**run, "spec": without_own}, team) == without_own
+
+
 def test_pod_templates_are_merged_by_name_and_keep_what_removes_what_is_rendered():
     def template(**container: Any) -> dict[str, Any]:
         return {"spec": {"containers": [{"name": "ray-worker", **container}]}}

@@ -15,6 +15,7 @@ from support.processes import wait_for
 from trainingrun_runtime.known_errors.failure_causes import RaisedOnRank
 from trainingrun_runtime.worker import script_keeper, script_process
 from trainingrun_runtime.worker.script_process import ScriptProcess
+from trainingrun_runtime.worker.torchrun import with_variables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -258,3 +259,17 @@ def test_what_the_loss_of_another_rank_causes_is_told_apart(
     lines = ["Traceback (most recent call last):", '  File "/a.py", line 1', f"{kind}: {text}"]
     monkeypatch.setattr(script, "_tail", lambda: lines)
     assert type(script.error(1)).__name__ == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        ("--to=$(HOME)/a", "--to=/root/a"),
+        ("$(NOTHING)", "$(NOTHING)"),
+        ("$$(HOME)", "$(HOME)"),
+        ("$$$(HOME)", "$/root"),
+        ("$HOME", "$HOME"),
+    ],
+)
+def test_variables_in_arguments_are_replaced_as_kubernetes_does(written: str, given: str) -> None:
+    assert with_variables(written, {"HOME": "/root"}) == given

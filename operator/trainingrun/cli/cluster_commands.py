@@ -244,9 +244,9 @@ def delete(
         typer.echo(f"{own} deleted")
         return
     source.delete(name)
-    typer.echo(
-        f"{name} deleted from namespace {source.kube.namespace}; {names.folder_of(run)} is kept"
-    )
+    known = "uri" in (run["spec"].get("storage") or {})  # else it has not begun
+    kept = f"; {names.folder_of(run)} is kept" if known else ""
+    typer.echo(f"{name} deleted from namespace {source.kube.namespace}{kept}")
 
 
 @taking(cluster_of)

@@ -1,8 +1,9 @@
 """`trainingrun …`, also `kubectl trainingrun …`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -13,6 +14,7 @@ from ..api.v1alpha1 import TrainingRun
 from ..client import manifest_files, yaml_text
 from ..client.defaults import Lookup, no_defaults, of_cluster
 from ..client.installation import own_version
+from ..client.manifest_files import Change
 from ..local import Options, run_locally
 from ..local.display import SteadyStream
 from ..rendering import platforms
@@ -126,11 +128,19 @@ OfDefaults = Annotated[
 ]
 
 
-def _defaults_of(namespace: str | None, context: str | None) -> Lookup:
-    """Where the defaults of a file's runs are looked up."""
+def _defaults_of(namespace: str | None, context: str | None) -> tuple[Lookup, Change]:
+    """Where the defaults of a file's runs are looked up, and what gives a run that namespace."""
     if namespace is None and context is None:
-        return no_defaults
-    return of_cluster(connect(namespace, context), print_error)
+        return no_defaults, lambda manifest: manifest
+    kube = connect(namespace, context)
+
+    def within(manifest: Any) -> Any:
+        metadata = manifest.get("metadata") if isinstance(manifest, Mapping) else None
+        if not isinstance(metadata, Mapping) or metadata.get("namespace"):
+            return manifest
+        return {**manifest, "metadata": {**metadata, "namespace": kube.namespace}}
+
+    return of_cluster(kube, print_error), within
 
 
 def _print_origins(applied: AppliedDefaults | None) -> None:
@@ -151,10 +161,10 @@ def validate(
     """
     wrong = False
     with one_sentence():
-        lookup = _defaults_of(namespace, context)
+        lookup, within = _defaults_of(namespace, context)
     for file in files:
         with one_sentence():
-            found = manifest_files.read(file, lookup)
+            found = manifest_files.read(file, lookup, within)
         for problem in found.problems:
             print_error(problem)
         wrong = wrong or bool(found.problems)
@@ -185,8 +195,8 @@ def render(
     With --namespace or --context: of a run of that namespace, with its TrainingDefaults.
     """
     with one_sentence(ValueError):
-        lookup = _defaults_of(namespace, context)
-        found = _with_uid(manifest_files.read(file, lookup).only_run())
+        lookup, within = _defaults_of(namespace, context)
+        found = _with_uid(manifest_files.read(file, lookup, within).only_run())
         settings = rendering.RenderSettings(platform=platforms.known_name(platform), image=image)
         manifests = [
             rendering.token_secret(found, settings.token_key),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..client.places import Place, committed, name_of, opened, place_of_run
+from ..api.errors import RunError
+from ..client.places import Place, committed, name_of, needed, opened, place_of_run
 from ..client.sources import Cluster, Source
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from . import pod_commands, views
@@ -222,10 +223,37 @@ def download(
         raise CliError(f"{bucket.root} has no such checkpoint that is intact")
 
 
+def place_to_prune(
+    source: Source, name: NameOrUri, trial: Trial = None, endpoint: Endpoint = None
+) -> tuple[Place, Source | None]:
+    """The place, and where the runs that need it have still to be looked up."""
+    return place_in(source, name, trial, endpoint), source if "://" in name else None
+
+
+def _needed_by_runs(source: Source, root: str) -> frozenset[tuple[str, int]]:
+    """Checkpoints that other runs need of a folder; which runs are not known is said."""
+    name, unknown = root.rpartition("/")[2].rpartition("-")[0], "Other runs are not known"
+    if isinstance(source, Cluster):
+        from ..client.kube import ForbiddenError
+
+        try:
+            try:
+                return frozenset(needed(root, name, source.runs(everywhere=True)))
+            except ForbiddenError:
+                found = frozenset(needed(root, name, source.runs(everywhere=False)))
+                unknown = f"Only runs of {source.where(everywhere=False)} are known"
+        except RunError as error:
+            found, unknown = frozenset(), f"{unknown} ({error})"
+    else:
+        found = frozenset()
+    _say(f"{unknown}: a checkpoint from which another one begins may be among these.")
+    return found
+
+
 @checkpoints.command()
-@taking(place_of)
+@taking(taking(source_of)(place_to_prune))
 def prune(
-    place: Place,
+    where: tuple[Place, Source | None],
     keep: Annotated[int, typer.Option(min=1, help="Newest checkpoints to keep.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -233,12 +261,14 @@ def prune(
 
     It names them and asks before it deletes.
     """
+    place, source = where
     with opened(place, _say) as bucket:
         from trainingrun_runtime.store import retention
 
+        by_runs = place.needed if source is None else _needed_by_runs(source, bucket.root)
+        steps = frozenset(step for uri, step in by_runs if uri == bucket.root)
         try:
-            needed = frozenset(step for uri, step in place.needed if uri == bucket.root)
-            found = retention.plan_pruning(bucket, keep, needed)
+            found = retention.plan_pruning(bucket, keep, steps)
         except retention.NothingIntact as error:
             raise CliError(str(error)) from None
         kept = ", ".join(str(one.step) for one in found.kept) or "none"

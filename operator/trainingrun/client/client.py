@@ -1,6 +1,5 @@
 """Begins runs, and finds those that there are."""
 
-import copy
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from . import manifest_files
 from .defaults import Lookup, no_defaults, where_storage_is_missing
 from .function_code import code_of
 from .local_process import LocalProcess
+from .manifest_files import Change
 from .places import LOG
 from .retried_run import merged
 from .run import Run
@@ -100,23 +100,30 @@ class Client:
                 this machine does not take it.
         """
         lookup = self._lookup_of_storage()
-        manifest, config_maps, packed, beside = _read(train, Path(code) if code else None, lookup)
         given = {
-            "training": {"config": config, "requirements": requirements},
+            "training": _given(config=config, requirements=requirements),
             "workers": {
                 **({"count": workers} if isinstance(workers, int) else workers or {}),
-                "accelerator": _accelerator(accelerator),
+                **_given(accelerator=_accelerator(accelerator)),
             },
             "storage": {"uri": storage} if isinstance(storage, str) else storage or {},
         }
-        for part, fields in given.items():
-            if found := {key: value for key, value in fields.items() if value is not None}:
-                spec[part] = merged(spec.get(part), found)
-        manifest["spec"] = merged(manifest.get("spec"), spec)
-        if name is not None:
-            manifest["metadata"] = {**manifest.get("metadata", {}), "name": name}
-            manifest["metadata"].pop("generateName", None)
-        manifest = manifest_files.named(_plain(manifest))
+        own_spec = {part: fields for part, fields in given.items() if fields}
+
+        def changed(manifest: Any) -> Any:
+            if not isinstance(manifest, Mapping):
+                return manifest  # which is refused as what it is
+            found = merged(merged(manifest, {"spec": spec}), {"spec": own_spec})
+            if name is not None:
+                found = merged(found, {"metadata": {"name": name, "generateName": None}})
+            if config is not None and _is_function(train):
+                found["spec"]["training"]["config"] = config  # no change: None in it is a value
+            if isinstance(self._source, ThisMachine):
+                found = {**found, "spec": _with_a_bucket(found["spec"])}
+            return manifest_files.named(_plain(found))
+
+        folder = Path(code) if code else None
+        manifest, config_maps, packed, beside = _read(train, folder, lookup, changed)
         if isinstance(self._source, ThisMachine):
             return self._begin_here(self._source, manifest, config_maps, packed, beside)
         applied = applied_defaults(manifest, lookup(manifest))
@@ -146,8 +153,6 @@ class Client:
         packed: bytes | None,
         beside: Path | None,
     ) -> Run:
-        spec = manifest["spec"]
-        spec["storage"] = {"uri": _NO_BUCKET, **(spec.get("storage") or {})}
         name = parse(manifest).metadata.name
         root = root_of(name, source.folder).absolute()
         if packed is not None:
@@ -157,7 +162,7 @@ class Client:
                 file.write_bytes(packed)
             except OSError as error:
                 raise RunError(f"{file} cannot be written: {error.strerror}") from None
-            spec["training"]["code"] = {"uri": file.as_uri()}
+            manifest["spec"]["training"]["code"] = {"uri": file.as_uri()}
         process = LocalProcess([manifest, *config_maps], root, beside)
         process.start()
         return Run(ThisMachine(root, process.own), name, self._endpoint, process)
@@ -189,41 +194,54 @@ class Client:
         return Run(source, name, self._endpoint)
 
 
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _with_a_bucket(spec: dict[str, Any]) -> dict[str, Any]:
+    storage = spec.get("storage") or {}
+    if not isinstance(storage, Mapping):
+        return spec
+    return {**spec, "storage": {"uri": _NO_BUCKET, **storage}}
+
+
+def _is_function(train: Train) -> bool:
+    if not isinstance(train, str):
+        return callable(train)
+    return _FUNCTION.fullmatch(train) is not None and not Path(train).exists()
+
+
 def _read(
-    train: Train, folder: Path | None, lookup: Lookup
+    train: Train, folder: Path | None, lookup: Lookup, change: Change
 ) -> tuple[dict[str, Any], list[dict[str, Any]], bytes | None, Path | None]:
-    """The TrainingRun, its ConfigMaps, its code, and the folder of its file."""
+    """The TrainingRun with its changes, its ConfigMaps, its code, and the folder of its file."""
     function: str | None = None
-    packed = pack(folder) if folder is not None and not callable(train) else None
+    file = Path(train) if isinstance(train, str | os.PathLike) else None
+    packed = pack(folder, file) if folder is not None and not callable(train) else None
     if isinstance(train, TrainingRun):
-        return _of_model(train), [], packed, None
+        return change(_of_model(train)), [], packed, None
     if isinstance(train, Mapping):
-        return copy.deepcopy(dict(train)), [], packed, None
+        return change(train), [], packed, None
     if callable(train):
         code = code_of(train, folder)
         function, packed = code.function, code.packed
-    elif isinstance(train, str) and _FUNCTION.fullmatch(train) and not Path(train).exists():
+    elif isinstance(train, str) and _is_function(train):
         function = train
     if function is not None:
         prefix = re.sub(r"[^a-z0-9]+", "-", function.partition(":")[2].lower()).strip("-") or "run"
-        return (
-            {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "metadata": {"generateName": f"{prefix[:30]}-"},
-                "spec": {"training": {"function": function}},
-            },
-            [],
-            packed,
-            None,
-        )
-    if not isinstance(train, str | os.PathLike):
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"generateName": f"{prefix[:30]}-"},
+            "spec": {"training": {"function": function}},
+        }
+        return change(manifest), [], packed, None
+    if file is None:
         raise RunError(
             f"{train!r} cannot be trained; pass a function, module:function of the image, or a "
             "TrainingRun as a YAML file, a mapping or a model"
         )
-    file = Path(train)
-    submission = Submission.prepare(manifest_files.read(file, lookup), None, None, file)
+    submission = Submission.prepare(manifest_files.read(file, lookup, change), None, None, file)
     return submission.manifest, submission.config_maps, packed, file.absolute().parent
 
 

@@ -3,7 +3,7 @@
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Documents:
     defaults: list[AppliedDefaults | None] = field(default_factory=list)
     """Where those of each TrainingRun are from; None: it has none."""
     manifests: list[dict[str, Any]] = field(default_factory=list)
-    """The same as they were written; one with generateName has a name."""
+    """The same as they were written, with their change; one with generateName has a name."""
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
     """Data of the ConfigMaps, by name."""
     config_map_manifests: list[dict[str, Any]] = field(default_factory=list)
@@ -62,12 +62,19 @@ class Documents:
         self.problems.append(f"{self.name}:{'' if line is None else f'{line}:'} {sentence}")
 
 
-def read(path: Path, lookup: Lookup = no_defaults) -> Documents:
+Change = Callable[[Any], Any]
+"""Makes the manifest that is judged of a TrainingRun as it was written."""
+
+
+def read(
+    path: Path, lookup: Lookup = no_defaults, change: Change = lambda manifest: manifest
+) -> Documents:
     """Read a file; `-` is the standard input. What is wrong with it is in `problems`.
 
     Args:
         path: Of the file.
         lookup: Finds the defaults of each TrainingRun.
+        change: Of each TrainingRun, before it is judged.
 
     Raises:
         RunError: The cluster does not say which defaults there are.
@@ -86,7 +93,7 @@ def read(path: Path, lookup: Lookup = no_defaults) -> Documents:
     else:
         for document in documents:
             for item in _items(document):
-                _add(item, found, lookup)
+                _add(item, found, lookup, change)
         if not found.runs and not found.problems:
             only = [*(f"ConfigMap {name}" for name in found.config_maps), *found.others]
             beside = f", only {', '.join(only)}" if only else ""
@@ -103,13 +110,15 @@ def _items(document: yaml_text.Document) -> list[yaml_text.Document]:
     return [document]
 
 
-def _add(document: yaml_text.Document, found: Documents, lookup: Lookup) -> None:
+def _add(
+    document: yaml_text.Document, found: Documents, lookup: Lookup, change: Change
+) -> None:
     manifest = document.value
     kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
     if kind == "ConfigMap":
         _add_config_map(document, found)
     elif kind is None or "apiVersion" not in manifest or str(kind).lower() == KIND.lower():
-        _add_run(document, found, lookup)
+        _add_run(document, found, lookup, change)
     else:  # another object of the cluster, which is not checked
         metadata = manifest.get("metadata")
         name = metadata.get("name", "") if isinstance(metadata, Mapping) else ""
@@ -144,8 +153,10 @@ def _add_config_map(document: yaml_text.Document, found: Documents) -> None:
     found.config_map_manifests.append(dict(manifest))
 
 
-def _add_run(document: yaml_text.Document, found: Documents, lookup: Lookup) -> None:
-    manifest = named(document.value)
+def _add_run(
+    document: yaml_text.Document, found: Documents, lookup: Lookup, change: Change
+) -> None:
+    manifest = change(named(document.value))
     applied = None
     if isinstance(manifest, Mapping):
         applied = defaults.applied(manifest, lookup(manifest))

@@ -47,6 +47,20 @@ class Place:
     """Has the stacks of all ranks kept now; none: it is no run of a cluster, or a sweep."""
 
 
+def folder_uri(run: Mapping[str, Any]) -> str:
+    """URI of the folder of a TrainingRun of a cluster.
+
+    Raises:
+        RunError: It is not known yet.
+    """
+    if "uri" not in (run["spec"].get("storage") or {}):
+        raise RunError(
+            f"{run['metadata']['name']} has no storage.uri until it begins, with that of "
+            "TrainingDefaults"
+        )
+    return names.folder_of(run)
+
+
 def in_cluster(
     run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
 ) -> Place:
@@ -55,23 +69,18 @@ def in_cluster(
     Raises:
         RunError: It is a folder of the pods, or not known yet.
     """
-    storage, metadata = run["spec"].get("storage") or {}, run["metadata"]
-    if "uri" not in storage:
-        raise RunError(
-            f"{metadata['name']} has no storage.uri until it begins, with that of TrainingDefaults"
-        )
+    uri, storage, metadata = folder_uri(run), run["spec"]["storage"], run["metadata"]
     if storage["uri"].startswith("file:"):
         raise RunError(
             f"storage.uri is {storage['uri']}, a folder of the pods that this machine does not have"
         )
-    uri = names.folder_of(run)
     return Place(
         uri,
         endpoint or storage.get("endpoint"),
         storage.get("region"),
         metadata["name"],
         trial,
-        frozenset(_needed(uri, metadata["name"], others)),
+        frozenset(needed(uri, metadata["name"], others)),
         run,
     )
 
@@ -95,7 +104,7 @@ def place_of_run(
     return in_cluster(source.run(name), source.runs(everywhere=False), endpoint, trial)
 
 
-def _needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+def needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
     """Checkpoints that other runs name and have not replaced by one of their own.
 
     `uri` is the folder of this run, and `name` its name.

@@ -38,7 +38,8 @@ def retried(
 ) -> dict[str, Any]:
     """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
 
-    Where `run` has none, the new one begins where that one began. The source is named by its
+    Where `run` has none, the new one begins where that one began; the trials of a sweep begin
+    anew. The source is named by its
     folder, so that the former run may be deleted at once. Labels and annotations of tools
     such as Helm and Argo CD, which mean the former object alone, are left out; Kueue's labels
     stay, for without them the new run would begin beside its queue.
@@ -52,7 +53,8 @@ def retried(
         changes: Changes of the spec as an object; None in it removes.
 
     Raises:
-        RunError: A setting cannot be used, or there is no checkpoint and a step is wanted.
+        RunError: A setting cannot be used, or a step is wanted of a sweep or of a run without a
+            checkpoint.
     """
     spec = _begun_from(run, step)
     spec.pop("suspend", None)
@@ -128,7 +130,7 @@ def begins(manifest: Mapping[str, Any]) -> str:
     """Where a run begins, in words."""
     source = manifest["spec"]["storage"].get("restoreFrom")
     if not source:
-        return "at step 0"
+        return "with new trials" if manifest["spec"].get("sweep") else "at step 0"
     which = f"step {source['step']}" if "step" in source else "the newest intact checkpoint"
     return f"from {which} of {source.get('uri') or source.get('run')}"
 
@@ -136,6 +138,12 @@ def begins(manifest: Mapping[str, Any]) -> str:
 def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | None:
     name, status = run["metadata"]["name"], run.get("status") or {}
     storage = run["spec"].get("storage") or {}
+    if run["spec"].get("sweep") is not None:
+        if step is not None:
+            raise RunError(
+                f"--step is {step}, and {name} is a sweep, whose trials begin anew; leave --step out"
+            )
+        return None  # the API refuses restoreFrom beside sweep
     if status.get("checkpoint") and storage.get("uri"):
         folder = names.folder_of(run)
         return {"uri": folder, **({"step": step} if step is not None else {})}

@@ -16,7 +16,6 @@ from ..api.errors import RunError
 from ..api.status import Phase, RunProgress, RunStatus
 from ..local.machine import in_local_words
 from ..local.run_line import phase, progress_line, reasons
-from ..rendering import names
 from . import following, logs, places, run_page
 from .errors import RunTimeoutError
 from .local_process import LocalProcess
@@ -304,7 +303,7 @@ class Run:
     @property
     def folder(self) -> str:
         """URI of the run's folder in the bucket, or on this machine."""
-        return names.folder_of(self.object)
+        return places.folder_uri(self.object)
 
     def report(self) -> Page:
         """The page of what happened to the run; in a notebook it is shown."""

@@ -3,7 +3,8 @@
 A run's own fields come first, then those of its namespace's object, of the cluster's, and what is
 built in, field by field. Two exceptions, because parts of two levels would not fit together: of a
 level that sets `storage.uri`, the endpoint, region and credentialsSecret are its own too, and of
-one that sets `workers.capacity.type` the fallback. A podTemplate is merged over that of the level
+one that sets `workers.capacity.type` the fallback. A run that Kueue's label names a queue for has
+no queue of a level below. A podTemplate is merged over that of the level
 below, as over what is rendered. Limits hold of every object.
 
 Before the first attempt all of it is kept in the run's status (`status.defaults`), and from then on
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 
 from ..api.budget_spec import RunBudget
 from ..api.defaults import FIELDS, AppliedDefaults, DefaultsSource, FieldTree, Maximum
-from ..api.v1alpha1 import RunSpec
+from ..api.v1alpha1 import KUEUE_QUEUE, RunSpec
 from .merge import merge_pod_template
 
 Object = Mapping[str, Any]
@@ -45,6 +46,9 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
     if not objects:
         return None
     specs = [_known(_mapping(each.get("spec")), FIELDS) for each in objects]
+    if KUEUE_QUEUE in _mapping(_mapping(run.get("metadata")).get("labels")):
+        # The run's own label names its queue; with another one beside it the run is refused.
+        specs = [_without_queue(spec) for spec in specs]
     levels = [_mapping(run.get("spec")), *specs]
     merged: Mapping[str, Any] = {}
     for spec in reversed(specs):
@@ -223,6 +227,14 @@ def _known(spec: Mapping[str, Any], tree: FieldTree) -> dict[str, Any]:
         for name, below in tree.items()
         if (value := spec.get(name)) is not None
     }
+
+
+def _without_queue(spec: dict[str, Any]) -> dict[str, Any]:
+    scheduling = _mapping(spec.get("scheduling"))
+    if "queue" not in scheduling:
+        return spec
+    rest = {name: value for name, value in scheduling.items() if name != "queue"}
+    return {**spec, "scheduling": rest}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -83,7 +83,8 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
     if not (isinstance(base, list) and isinstance(overlay, list)):
         return _copy(overlay)
     if field in _ADDED:
-        return _copy([*base, *overlay])
+        # Once each: a retry has what is rendered, or its defaults, in its own template already.
+        return _copy([*(item for item in base if item not in overlay), *overlay])
     if field == "nodeSelectorTerms":
         return _both(base, overlay)
     if field in _MERGE_KEYS:
@@ -122,14 +123,28 @@ def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
     terms = [*base, *overlay]
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
-    return [
-        {
-            field: _copy([*ours.get(field, []), *theirs.get(field, [])])
-            for field in sorted({*ours, *theirs})
-        }
-        for ours in base
-        for theirs in overlay
-    ]
+    found = []
+    for theirs in overlay:
+        if any(_holds(theirs, ours) for ours in base):
+            found.append(_copy(theirs))  # as in a retry, which has the base's terms in its own
+        else:
+            found += [_joined(ours, theirs) for ours in base]
+    return found
+
+
+def _holds(term: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> bool:
+    """Whether a term has all that the other one asks for; one that is empty selects no node."""
+    return any(other.values()) and all(
+        item in term.get(field, []) for field, items in other.items() for item in items
+    )
+
+
+def _joined(ours: Mapping[str, list[Any]], theirs: Mapping[str, list[Any]]) -> dict[str, Any]:
+    found = {}
+    for field in sorted({*ours, *theirs}):
+        more = theirs.get(field, [])
+        found[field] = _copy([*(item for item in ours.get(field, []) if item not in more), *more])
+    return found
 
 
 def _well_formed(term: Mapping[str, Any]) -> bool:

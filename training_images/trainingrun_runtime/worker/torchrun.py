@@ -56,7 +56,8 @@ process does is not taken for work of the training."""
 _LONGEST_PAUSE_S = 10.0
 _NO_LIMIT = str(2**31 - 1)
 """For a script that asks how often it may be started again: losses are not counted."""
-_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+"""A variable, or in place of `$` the `$$` that begins none."""
 
 COST = (
     f"the script runs as with torchrun: a crash costs what it has done since the last checkpoint "
@@ -118,12 +119,15 @@ class TorchrunScript:
             del store
 
     def _command(self, path: Path, environment: Mapping[str, str]) -> list[str]:
-        """With variables in its arguments, as Kubernetes replaces them in those of a container."""
-        arguments = [
-            _VARIABLE.sub(lambda found: environment.get(found[1], found[0]), each)
-            for each in self._script.args
-        ]
+        arguments = [with_variables(each, environment) for each in self._script.args]
         return [environment.get("PYTHON_EXEC", sys.executable), "-u", str(path), *arguments]
+
+
+def with_variables(argument: str, environment: Mapping[str, str]) -> str:
+    """An argument with variables, as Kubernetes replaces them in those of a container."""
+    return _VARIABLE.sub(
+        lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), argument
+    )
 
 
 def _store() -> "TCPStore":
