@@ -291,7 +291,9 @@ def test_prune_of_a_uri_keeps_what_runs_begin_from_or_says_which_are_not_known(
     _, output, errors = prune(*options, answer="n\n", of=uri)
     assert "and keep 50?" in output
     assert errors.startswith("Other runs are not known (")
-    assert prune(*options, "--local", answer="n\n", of=uri)[2].startswith("Other runs are not known:")
+    assert prune(*options, "--local", answer="n\n", of=uri)[2].startswith(
+        "Other runs are not known:"
+    )
 
 
 BEST = "Trial 2 of the 3 of this sweep, the best one so far; --trial names another one.\n"

@@ -110,9 +110,7 @@ def _items(document: yaml_text.Document) -> list[yaml_text.Document]:
     return [document]
 
 
-def _add(
-    document: yaml_text.Document, found: Documents, lookup: Lookup, change: Change
-) -> None:
+def _add(document: yaml_text.Document, found: Documents, lookup: Lookup, change: Change) -> None:
     manifest = document.value
     kind = manifest.get("kind") if isinstance(manifest, Mapping) else None
     if kind == "ConfigMap":

@@ -141,7 +141,8 @@ def _restore_from(run: Mapping[str, Any], step: int | None) -> dict[str, Any] | 
     if run["spec"].get("sweep") is not None:
         if step is not None:
             raise RunError(
-                f"--step is {step}, and {name} is a sweep, whose trials begin anew; leave --step out"
+                f"--step is {step}, and {name} is a sweep, whose trials begin anew; leave --step "
+                "out"
             )
         return None  # the API refuses restoreFrom beside sweep
     if status.get("checkpoint") and storage.get("uri"):
