@@ -183,6 +183,22 @@ def test_a_hang_is_told_once_whether_or_not_its_workers_are_restarted(records: t
     assert ids(another, 302) == [f"hang-{at(300)}"]
 
 
+def test_a_hang_that_still_waits_is_told_as_the_loss_that_followed_it_once_there_is_another():
+    restarted = [
+        {"number": 1, "kind": "Hang", "time": unix(63), "message": "rank 1", "pod": "worker-2"}
+    ]
+    hung = then(replace(training(), progress=a_progress(hang=HANG)), 61)
+    known = then(replace(hung, progress=a_progress(records=restarted, hang=HANG)), 64)
+    assert ids(known, 100) == [f"hang-{at(60)}"]
+    later = a_progress(records=restarted, hang={**HANG, "time": unix(300)})
+    both = then(replace(known, progress=later), 301)
+    assert ids(both, 302) == ["loss-1"]
+    assert ids(delivered(both, 302), 400) == [f"hang-{at(300)}"]
+    told = {WEBHOOK: Delivery(f"{UID}/hang-{at(60)}", "delivered")}
+    once = then(replace(known, progress=later, deliveries=told), 301, deliveries={})
+    assert ids(once, 302) == [f"hang-{at(300)}"], "it was delivered just before"
+
+
 def test_a_hang_that_was_over_before_an_operator_saw_it_is_told_too():
     records = [
         {"number": n, "kind": "Hang", "time": unix(time), "message": "rank 1", "pod": "worker-2"}
