@@ -11,7 +11,7 @@ from support.builders import OTHER_UID, T0, UID, a_progress, at, unix
 from support.reconciled import a_training_run, as_kept, wanting
 from trainingrun.api.status import RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
-from trainingrun.reconciling.model import Delete, Delivery, Notice
+from trainingrun.reconciling.model import Delete, Delivery, NodePrice, Notice
 from trainingrun.rendering import RenderSettings
 
 ALLOWED = ReconcileSettings(notification_hosts=("hooks.example.com",))
@@ -249,6 +249,24 @@ def test_a_budget_is_warned_of_at_nine_tenths_and_when_it_is_spent():
     assert ids(costs(10.0, known), 63) == ["BudgetSpent-10.0"]
     larger = wanting(known, **TOLD, budget={"amount": 11, "action": "Warn"})
     assert ids(costs(10.0, larger), 63) == ["BudgetNearlySpent-11.0"]
+
+
+def test_time_alone_brings_the_warnings_of_a_budget():
+    price = ReconcileSettings(
+        notification_hosts=ALLOWED.notification_hosts,
+        prices=(NodePrice(labels={"gpu": "h100"}, per_hour=10.0),),
+    )
+    seen = wanting(a_training_run(), **TOLD, budget={"amount": 10, "action": "Warn"})
+    nodes = {name: replace(node, labels={"gpu": "h100"}) for name, node in seen.nodes.items()}
+    costs, told, seconds = replace(seen, nodes=nodes), [], 31.0
+    for _ in range(50):
+        found = planned(costs, seconds, price)
+        told += [one.body["data"]["reason"] for one in found.notices or ()]
+        costs = then(costs, seconds, price)
+        done = {one.webhook: Delivery(one.id, "delivered") for one in found.notices or ()}
+        costs = then(replace(costs, deliveries=done), seconds, price, deliveries={})
+        seconds += found.requeue_after_s or 60.0
+    assert told == ["BudgetNearlySpent", "BudgetSpent"]
 
 
 PROBLEM = "its receiver answers 503"

@@ -22,6 +22,7 @@ from ..context import ReconcileContext
 from ..findings import Findings, StatusDraft
 from ..model import Delivery, Notice, ReconcileSettings, RunEvent
 from ..texts import seconds_since, written
+from .cost import NEARLY
 
 SETTLE_S = 30.0
 """Until a loss is told, while the run goes on."""
@@ -29,8 +30,6 @@ GIVE_UP_S = 86400.0
 """A notice that has waited for so long is not tried again."""
 TRIES_TOLD = 3
 """Tries that fail before an event says so: what passes within seconds is not worth one."""
-NEARLY = 0.9
-"""Share of a budget at which there is a first warning; see alert TrainingRunBudgetNearlySpent."""
 
 
 class Happening(NamedTuple):
