@@ -16,6 +16,7 @@ from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
 from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
+from trainingrun.client.errors import UnreachableError
 from trainingrun.client.kube import Kube
 from trainingrun.local.terminal_text import plain, plain_lines
 
@@ -362,6 +363,18 @@ def test_a_cluster_that_does_not_answer_is_named_as_such(
     code, _, errors = call("list")
     assert code == 1
     assert errors.startswith("the cluster does not answer: ")
+
+
+def test_a_cluster_whose_tls_ends_at_once_does_not_answer(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a load balancer without a backend, or one that speaks no TLS."""
+    config = tmp_path / "tls"
+    said = (tmp_path / "kubeconfig").read_text().replace("http://", "https://")
+    config.write_text(said)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+    with pytest.raises(UnreachableError, match="the cluster does not answer: SSLError "):
+        Kube(None, None).runs(everywhere=False)
 
 
 def test_without_a_kubeconfig_the_sentence_says_what_to_set(

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from support.cli_server import RUNS, Server, call, running_server
 from support.ui_server import Asking, served
 from trainingrun.cli.ui import shared
+from trainingrun.client.errors import UnreachableError
 from trainingrun.rendering import names
 
 EVERYWHERE = "/apis/trainingrun.dev/v1alpha1/trainingruns"
@@ -237,6 +239,18 @@ def test_what_takes_long_is_read_more_seldom_and_shown_meanwhile_as_it_was(
     assert (read.value, read.problem) == (7, None)
     assert read.every_s >= 0.5, "ten times what it took"
     assert found.get("slow", lambda: 8, 0.0).value == 7, "it is not read again so soon"
+
+
+@pytest.mark.parametrize(("took_s", "every_s"), [(0, 1), (3, 30), (30, 60)])
+def test_what_fails_after_long_is_tried_again_as_seldom_and_within_a_minute(
+    took_s: float, every_s: float
+) -> None:
+    def fails() -> int:
+        raise UnreachableError("no")
+
+    entry = shared._Entry[int](began=time.monotonic() - took_s)
+    entry.renew(fails, 1.0, threading.Event())
+    assert entry.reading.every_s == pytest.approx(every_s, abs=0.9)
 
 
 def test_until_a_further_reading_is_there_the_former_one_is_shown_without_alarm(

@@ -201,10 +201,12 @@ def over_budget(**budget: Any) -> Observed:
     return spent
 
 
-def test_a_run_is_looked_at_again_when_its_budget_will_be_spent() -> None:
-    begun = on_priced_nodes(budget=BUDGET)
-    planned = priced(replace(begun, progress=trained(70, 30)), 71)
-    assert planned.requeue_after_s == pytest.approx(2 / 73.8 * 3600 - 61 + 1, abs=0.1)
+def test_a_run_is_looked_at_again_when_its_budget_will_be_nearly_and_wholly_spent() -> None:
+    trains = replace(on_priced_nodes(budget=BUDGET), progress=trained(70, 30))
+    planned = priced(trains, 71)
+    assert planned.requeue_after_s == pytest.approx(0.9 * 2 / 73.8 * 3600 - 61 + 1, abs=0.1)
+    planned = priced(later(later(trains, 71), 99), 99)
+    assert planned.requeue_after_s == pytest.approx(2 / 73.8 * 3600 - 89 + 1, abs=0.1)
     assert not [event for event in planned.events if event.reason == "BudgetSpent"]
 
 
@@ -278,7 +280,7 @@ def test_a_spent_budget_frees_the_pods_of_a_failed_attempt_that_are_kept(
     kept = later(later(raised, 80, ray_jobs=over), 82)
     planned = priced(kept, 84)
     assert (planned.status.phase, deleted(planned)) == (phase, [])
-    assert planned.requeue_after_s == pytest.approx(2 / 73.8 * 3600 - 74, abs=2.5)
+    assert planned.requeue_after_s == pytest.approx(0.9 * 2 / 73.8 * 3600 - 74, abs=2.5)
     spent = later(kept, 130)
     assert spent.run.status.cost
     assert spent.run.status.cost.amount

@@ -11,7 +11,7 @@ from support.builders import OTHER_UID, T0, UID, a_progress, at, unix
 from support.reconciled import a_training_run, as_kept, wanting
 from trainingrun.api.status import RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
-from trainingrun.reconciling.model import Delete, Delivery, Notice
+from trainingrun.reconciling.model import Delete, Delivery, NodePrice, Notice
 from trainingrun.rendering import RenderSettings
 
 ALLOWED = ReconcileSettings(notification_hosts=("hooks.example.com",))
@@ -183,6 +183,22 @@ def test_a_hang_is_told_once_whether_or_not_its_workers_are_restarted(records: t
     assert ids(another, 302) == [f"hang-{at(300)}"]
 
 
+def test_a_hang_that_still_waits_is_told_as_the_loss_that_followed_it_once_there_is_another():
+    restarted = [
+        {"number": 1, "kind": "Hang", "time": unix(63), "message": "rank 1", "pod": "worker-2"}
+    ]
+    hung = then(replace(training(), progress=a_progress(hang=HANG)), 61)
+    known = then(replace(hung, progress=a_progress(records=restarted, hang=HANG)), 64)
+    assert ids(known, 100) == [f"hang-{at(60)}"]
+    later = a_progress(records=restarted, hang={**HANG, "time": unix(300)})
+    both = then(replace(known, progress=later), 301)
+    assert ids(both, 302) == ["loss-1"]
+    assert ids(delivered(both, 302), 400) == [f"hang-{at(300)}"]
+    told = {WEBHOOK: Delivery(f"{UID}/hang-{at(60)}", "delivered")}
+    once = then(replace(known, progress=later, deliveries=told), 301, deliveries={})
+    assert ids(once, 302) == [f"hang-{at(300)}"], "it was delivered just before"
+
+
 def test_a_hang_that_was_over_before_an_operator_saw_it_is_told_too():
     records = [
         {"number": n, "kind": "Hang", "time": unix(time), "message": "rank 1", "pod": "worker-2"}
@@ -233,6 +249,24 @@ def test_a_budget_is_warned_of_at_nine_tenths_and_when_it_is_spent():
     assert ids(costs(10.0, known), 63) == ["BudgetSpent-10.0"]
     larger = wanting(known, **TOLD, budget={"amount": 11, "action": "Warn"})
     assert ids(costs(10.0, larger), 63) == ["BudgetNearlySpent-11.0"]
+
+
+def test_time_alone_brings_the_warnings_of_a_budget():
+    price = ReconcileSettings(
+        notification_hosts=ALLOWED.notification_hosts,
+        prices=(NodePrice(labels={"gpu": "h100"}, per_hour=10.0),),
+    )
+    seen = wanting(a_training_run(), **TOLD, budget={"amount": 10, "action": "Warn"})
+    nodes = {name: replace(node, labels={"gpu": "h100"}) for name, node in seen.nodes.items()}
+    costs, told, seconds = replace(seen, nodes=nodes), [], 31.0
+    for _ in range(50):
+        found = planned(costs, seconds, price)
+        told += [one.body["data"]["reason"] for one in found.notices or ()]
+        costs = then(costs, seconds, price)
+        done = {one.webhook: Delivery(one.id, "delivered") for one in found.notices or ()}
+        costs = then(replace(costs, deliveries=done), seconds, price, deliveries={})
+        seconds += found.requeue_after_s or 60.0
+    assert told == ["BudgetNearlySpent", "BudgetSpent"]
 
 
 PROBLEM = "its receiver answers 503"

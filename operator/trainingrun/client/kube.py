@@ -459,6 +459,9 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
             ) from None
         if error.status in (401, 403):
             raise ForbiddenError(f"{what}: {_message(error)}") from None
+        if not error.status:  # how the client tells of an error of TLS
+            reason = " ".join(str(error.reason).split())
+            raise UnreachableError(f"the cluster does not answer: {reason}") from None
         advice = after_conflict if error.status == 409 else ""
         raise RefusedError(f"{what}: {_message(error)}{advice}", error.status) from None
     except urllib3.exceptions.HTTPError as error:

@@ -23,6 +23,8 @@ _WAIT_S = 20.0
 """For a first reading."""
 _WAIT_AGAIN_S = 2.0
 """For a further one: until it is there, the former one is shown."""
+_AFTER_ERROR_S = 60.0
+"""What fails is tried again so soon, however long it took."""
 _SOON_S = 2.0
 """A page asks again so soon for a reading that is under way."""
 _MOST = 64
@@ -55,14 +57,17 @@ class _Entry(Generic[Value]):
     def renew(self, read: Callable[[], Value], fresh_s: float, done: threading.Event) -> None:
         former = self.reading
         try:
-            value, every_s = read(), max(fresh_s, _SHARE * (time.monotonic() - self.began))
-            self.reading = Reading(value, time.time(), None, every_s)
+            self.reading = Reading(read(), time.time(), None, self._every_s(fresh_s))
         except Exception as error:  # an answer may be anything
             problem = error if isinstance(error, RunError) else unreadable(error)
             kept = former if _passes(error) else Reading[Value]()
-            self.reading = kept._replace(problem=problem, every_s=fresh_s)
+            every_s = min(self._every_s(fresh_s), max(fresh_s, _AFTER_ERROR_S))
+            self.reading = kept._replace(problem=problem, every_s=every_s)
         self.until = time.monotonic() + self.reading.every_s
         done.set()
+
+    def _every_s(self, fresh_s: float) -> float:
+        return max(fresh_s, _SHARE * (time.monotonic() - self.began))
 
 
 class Shared:

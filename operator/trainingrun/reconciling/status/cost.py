@@ -21,6 +21,8 @@ from . import workers
 from .goodput import tenths, total
 
 HOUR_S = 3600.0
+NEARLY = 0.9
+"""Share of a budget at which there is a first warning; see alert TrainingRunBudgetNearlySpent."""
 
 
 def record(context: ReconcileContext, draft: StatusDraft) -> Findings:
@@ -34,13 +36,15 @@ def record(context: ReconcileContext, draft: StatusDraft) -> Findings:
     has_ended = draft.status.has_ended
     changed = held != meter.held or (has_ended and not context.run.status.has_ended)
     budget, wait_s = context.run.spec.budget, None
-    if budget is not None and meter.spent < budget.amount:
+    steps = (NEARLY * budget.amount, budget.amount) if budget is not None else ()
+    following = next((step for step in steps if meter.spent < step), None)
+    if following is not None:
         # Money is spent with the clock alone, which else writes nothing.
         now = counted_until(meter, context.now).spent
-        changed = changed or now >= budget.amount
+        changed = changed or now >= following
         if held.per_hour:
             # A second more, since whole ones are counted.
-            wait_s = max((budget.amount - now) / held.per_hour * HOUR_S, 0.0) + 1.0
+            wait_s = max((following - now) / held.per_hour * HOUR_S, 0.0) + 1.0
     if meter.time is None and not held.devices and not held.per_hour and not held.unpriced:
         return Findings()
     if not changed and draft.status.goodput == context.run.status.goodput:

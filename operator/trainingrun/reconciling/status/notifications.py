@@ -22,6 +22,7 @@ from ..context import ReconcileContext
 from ..findings import Findings, StatusDraft
 from ..model import Delivery, Notice, ReconcileSettings, RunEvent
 from ..texts import seconds_since, written
+from .cost import NEARLY
 
 SETTLE_S = 30.0
 """Until a loss is told, while the run goes on."""
@@ -29,8 +30,6 @@ GIVE_UP_S = 86400.0
 """A notice that has waited for so long is not tried again."""
 TRIES_TOLD = 3
 """Tries that fail before an event says so: what passes within seconds is not worth one."""
-NEARLY = 0.9
-"""Share of a budget at which there is a first warning; see alert TrainingRunBudgetNearlySpent."""
 
 
 class Happening(NamedTuple):
@@ -65,15 +64,15 @@ def record(context: ReconcileContext, draft: StatusDraft) -> Findings:
         webhook = _name(receiver)
         former = draft.bookkeeping.notified.get(webhook)
         refusal = _refusal(context.settings, receiver)
-        told = _told(context, receiver, former, happened, before if former is None else set())
+        known, delivery = former or Told(), context.observed.deliveries.get(webhook)
+        if delivery is not None and not refusal:
+            known, said = _after(context, receiver, known, delivery)
+            events += said
+        told = _told(context, receiver, known, happened, before if former is None else set())
         if refusal:
             told = Told(ids=dict.fromkeys(told.ids, ""), problem=refusal)
             if former is None or former.problem != refusal:
                 events.append(RunEvent("Warning", EventReason.NOTIFICATION_FAILED, refusal))
-        delivery = context.observed.deliveries.get(webhook)
-        if delivery is not None:
-            told, said = _after(context, receiver, told, delivery)
-            events += said
         notified[webhook] = told
         waiting = sorted((one for one in happened if told.ids[one.id]), key=_since(told))
         ready = [one for one in waiting if _settles_s(context, draft, told, one) <= 0]
@@ -170,16 +169,23 @@ def _refusal(settings: ReconcileSettings, receiver: Receiver) -> str:
 def _told(
     context: ReconcileContext,
     receiver: Receiver,
-    former: Told | None,
+    known: Told,
     happened: list[Happening],
     before: set[str],
 ) -> Told:
     """With what has happened since; what is no longer in the status is forgotten, for no number or
-    time of it comes again.
+    time of it comes again. A hang that still waits is told as the loss that followed it.
     """
-    now, known, ids = written(context.now), former or Told(), dict[str, str]()
+    now, former = written(context.now), dict(known.ids)
+    for name in former.keys() - {one.id for one in happened}:
+        kind, _, time = name.partition("-")
+        losses = (one for one in happened if one.settles and one.reason == LossReason.HANG)
+        loss = next((one for one in losses if kind == "hang" and (one.time or "") >= time), None)
+        if loss is not None and former.get(loss.id) == "":
+            former[loss.id] = former[name]
+    ids = dict[str, str]()
     for one in happened:
-        since = "" if one.id in before else known.ids.get(one.id, now)
+        since = "" if one.id in before else former.get(one.id, now)
         ids[one.id] = since if one.event in receiver.events else ""
     return Told(ids=ids, problem=known.problem)
 
