@@ -4,6 +4,7 @@ import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,17 @@ async def test_the_secret_is_read_for_each_try_and_not_kept(new_notifier: Make) 
         assert (first.received[0].key, first.received[0].path) == ("uid/loss-1", PATH)
         sender.want(RUN, [a_notice()])
         assert urls == [], "what was delivered is not sent again"
+
+
+async def test_a_format_that_is_corrected_is_that_of_the_next_try(new_notifier: Make) -> None:
+    async with Receiver(503).listening() as refusing, Receiver().listening() as taking:
+        urls = [refusing.url]
+        sender = new_notifier(lambda _: secret(url=urls[-1]), refusing.allowed, taking.allowed)
+        await how_it_fares(sender)
+        sender.want(RUN, [replace(a_notice(), body={"text": "a"})])
+        urls.append(taking.url)
+        await until(lambda: taking.received)
+        assert taking.received[0].body == {"text": "a"}
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,18 @@ def test_the_end_is_told_once_whatever_is_reconciled_again():
     assert ids(known, 3602) == ids(known, 9 * DAY_S) == []
 
 
+@pytest.mark.parametrize("finalizers", [["example.org/x"], ["orphan"]])
+def test_a_run_that_is_deleted_is_told_of_no_more_while_a_finalizer_holds_it(
+    finalizers: list[str],
+) -> None:
+    ended = then(succeeded(training()), 90)
+    assert ids(ended, 91) == ["succeeded"]
+    gone = {"deletion_timestamp": at(92), "finalizers": finalizers}
+    metadata = ended.run.metadata.model_copy(update=gone)
+    deleted = replace(ended, run=ended.run.model_copy(update={"metadata": metadata}))
+    assert ids(deleted, 95) == []
+
+
 def test_a_restart_between_delivery_and_record_sends_the_same_id_again():
     ended = then(succeeded(training()), 90)
     (first,) = notices(ended, 91)

@@ -134,6 +134,7 @@ class Notifier:
             if lane is None:
                 lane = _Lane(key, notice)
                 self._put(lane)
+            lane.notice = notice  # its format may have been changed
             lanes[notice.webhook] = lane
         for lane in former.values():
             lane.drop()

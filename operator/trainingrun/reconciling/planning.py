@@ -228,6 +228,7 @@ def _after_the_end(context: ReconcileContext, builder: PlanBuilder) -> None:
 
 def _while_deleted(context: ReconcileContext, builder: PlanBuilder) -> None:
     """Finalizers of others hold a deleted run: its pods are freed, and no attempt follows."""
+    builder.add(Findings(notices=()))  # and nothing that waits is told any more
     if lifetime.left_to_the_garbage_collector(context):
         return
     if builder.draft.status.running_attempt:
