@@ -39,10 +39,9 @@ def retried(
     """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
 
     Where `run` has none, the new one begins where that one began; the trials of a sweep begin
-    anew. The source is named by its
-    folder, so that the former run may be deleted at once. Labels and annotations of tools
-    such as Helm and Argo CD, which mean the former object alone, are left out; Kueue's labels
-    stay, for without them the new run would begin beside its queue.
+    anew. The source is named by its folder, so that the former run may be deleted at once. Labels
+    and annotations of tools such as Helm and Argo CD, which mean the former object alone, are left
+    out; Kueue's labels stay, for without them the new run would begin beside its queue.
 
     Args:
         run: The TrainingRun as the API server gives it.

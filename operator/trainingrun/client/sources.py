@@ -74,7 +74,8 @@ class Cluster:
         run = self.run(name)
         status, where = run.get("status") or {}, self.where(False)
         if (phase := status.get("phase")) in ENDED:
-            begins = "from its checkpoint" if status.get("checkpoint") else "with its spec"
+            goes_on = status.get("checkpoint") and "sweep" not in run["spec"]
+            begins = "from its checkpoint" if goes_on else "with its spec"
             raise RunError(
                 f"TrainingRun {name} in {where} has ended ({phase}); `retry` begins a run {begins}"
             )
