@@ -264,12 +264,12 @@ def test_what_the_loss_of_another_rank_causes_is_told_apart(
 @pytest.mark.parametrize(
     ("written", "given"),
     [
-        ("--to=$(HOME)/a", "--to=/root/a"),
+        ("--to=$(HOME)/a", "--to=/home/ray/a"),
         ("$(NOTHING)", "$(NOTHING)"),
         ("$$(HOME)", "$(HOME)"),
-        ("$$$(HOME)", "$/root"),
+        ("$$$(HOME)", "$/home/ray"),
         ("$HOME", "$HOME"),
     ],
 )
 def test_variables_in_arguments_are_replaced_as_kubernetes_does(written: str, given: str) -> None:
-    assert with_variables(written, {"HOME": "/root"}) == given
+    assert with_variables(written, {"HOME": "/home/ray"}) == given

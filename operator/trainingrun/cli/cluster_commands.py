@@ -23,6 +23,7 @@ from ..client import (
 from ..client.sources import ENDED, Cluster, Source, ThisMachine
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
+from ..rendering.defaults import names_storage
 from . import views
 from .common import Endpoint, Everywhere, File, Name, run_names, wide_console
 from .errors import CliError, print_error
@@ -244,8 +245,7 @@ def delete(
         typer.echo(f"{own} deleted")
         return
     source.delete(name)
-    known = "uri" in (run["spec"].get("storage") or {})  # else it has not begun
-    kept = f"; {names.folder_of(run)} is kept" if known else ""
+    kept = f"; {names.folder_of(run)} is kept" if names_storage(run) else ""  # else it never began
     typer.echo(f"{name} deleted from namespace {source.kube.namespace}{kept}")
 
 

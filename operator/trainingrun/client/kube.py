@@ -313,6 +313,8 @@ class Kube:
                 secret, self.namespace, _request_timeout=_TIMEOUT_S
             )
         except ApiException as error:
+            if not error.status:
+                raise _unreachable(error) from None
             missing = (
                 f"; ask for the verb get of secrets in namespace {self.namespace}, or of {secret} "
                 "alone"
@@ -459,17 +461,17 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
             ) from None
         if error.status in (401, 403):
             raise ForbiddenError(f"{what}: {_message(error)}") from None
-        if not error.status:  # how the client tells of an error of TLS
-            reason = " ".join(str(error.reason).split())
-            raise UnreachableError(f"the cluster does not answer: {reason}") from None
+        if not error.status:
+            raise _unreachable(error) from None
         advice = after_conflict if error.status == 409 else ""
         raise RefusedError(f"{what}: {_message(error)}{advice}", error.status) from None
     except urllib3.exceptions.HTTPError as error:
         raise _unreachable(error) from None
 
 
-def _unreachable(error: urllib3.exceptions.HTTPError) -> UnreachableError:
-    reason = getattr(error, "reason", None) or error
+def _unreachable(error: urllib3.exceptions.HTTPError | ApiException) -> UnreachableError:
+    # An ApiException without a status is how the client tells of an error of TLS.
+    reason = " ".join(str(getattr(error, "reason", None) or error).split())
     return UnreachableError(f"the cluster does not answer: {reason}")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..api.errors import RunError
 from ..local import records
 from ..rendering import names
+from ..rendering.defaults import names_storage
 from .errors import bucket_access
 from .sources import ENDED, Source, ThisMachine
 
@@ -53,7 +54,7 @@ def folder_uri(run: Mapping[str, Any]) -> str:
     Raises:
         RunError: It is not known yet.
     """
-    if "uri" not in (run["spec"].get("storage") or {}):
+    if not names_storage(run):
         raise RunError(
             f"{run['metadata']['name']} has no storage.uri until it begins, with that of "
             "TrainingDefaults"

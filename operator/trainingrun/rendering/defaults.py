@@ -4,8 +4,8 @@ A run's own fields come first, then those of its namespace's object, of the clus
 built in, field by field. Two exceptions, because parts of two levels would not fit together: of a
 level that sets `storage.uri`, the endpoint, region and credentialsSecret are its own too, and of
 one that sets `workers.capacity.type` the fallback. A run that Kueue's label names a queue for has
-no queue of a level below. A podTemplate is merged over that of the level
-below, as over what is rendered. Limits hold of every object.
+no queue of a level below. A podTemplate is merged over that of the level below, as over what is
+rendered. Limits hold of every object.
 
 Before the first attempt all of it is kept in the run's status (`status.defaults`), and from then on
 it is read there alone.

@@ -306,10 +306,11 @@ def parts_to_save(
     for place, part in parts(state).items():
         tensor = state.shards[place]
         key = _own_key(place, state) if own else place
+        mine, copies = _replica(tensor)
         if own and _on_all_ranks(tensor):
-            saves = _is_of_first_replica(tensor)  # a mixture would be the state of no rank
+            saves = mine == 0  # a mixture would be the state of no rank
         elif own or _on_all_ranks(tensor):
-            saves = _saves(tensor, key)
+            saves = zlib.crc32(key.encode()) % copies == mine
         else:
             saves = same_parts[zlib.crc32(key.encode()) % len(same_parts)] == rank
         if saves:
@@ -347,17 +348,8 @@ def held_tensor(tensor: Any) -> torch.Tensor:
     return found
 
 
-def _is_of_first_replica(tensor: Any) -> bool:
-    coordinate = tensor.device_mesh.get_coordinate()
-    return not any(
-        at
-        for at, placement in zip(coordinate, tensor.placements, strict=True)
-        if placement.is_replicate()
-    )
-
-
-def _saves(tensor: Any, key: str) -> bool:
-    """Whether this rank is the one of those with the same part that saves it."""
+def _replica(tensor: Any) -> tuple[int, int]:
+    """Which of the ranks with the same part this one is, from 0, and how many they are."""
     mine, copies = 0, 1
     coordinate = tensor.device_mesh.get_coordinate()
     for place, size, placement in zip(
@@ -365,4 +357,4 @@ def _saves(tensor: Any, key: str) -> bool:
     ):
         if placement.is_replicate():
             mine, copies = mine * size + place, copies * size
-    return bool(zlib.crc32(key.encode()) % copies == mine)
+    return mine, copies

@@ -42,17 +42,16 @@ Stamp = tuple[int, int, int]
 
 def is_temporary(name: str) -> bool:
     """Whether a file is left out by its name, or by that of a folder that it is in."""
-    return any(
-        part.startswith(_BEGINNINGS) or part.endswith(_TEMPORARY) for part in name.split("/")
-    )
+    return _has_part(name, _BEGINNINGS, _TEMPORARY)
 
 
 def is_unfinished(name: str) -> bool:
     """Whether its name says that a file, or a folder that it is in, is to be renamed once whole."""
-    return any(
-        part.startswith(_UNFINISHED_BEGINNINGS) or part.endswith(_UNFINISHED)
-        for part in name.split("/")
-    )
+    return _has_part(name, _UNFINISHED_BEGINNINGS, _UNFINISHED)
+
+
+def _has_part(name: str, beginnings: tuple[str, ...], endings: tuple[str, ...]) -> bool:
+    return any(part.startswith(beginnings) or part.endswith(endings) for part in name.split("/"))
 
 
 class ScriptFolder:
