@@ -1,28 +1,21 @@
-"""A number that Go could not read in a RayJob is refused at admission, and what we hold for the
-types of Kubernetes' API is what a real API server reads and serves.
+"""What we hold for the types of Kubernetes' API is what a real API server reads and serves.
 
-No such number is sent as a RayJob, which KubeRay would read: only as a TrainingRun, whose bounds
-are ours, and as a Pod that is not kept.
+No number that Go could not read is sent as a RayJob, which KubeRay would read: only as a Pod that
+is not kept.
 """
 
 import importlib.util
-import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.apiserver import ApiError, ApiServer
-from support.pod_fields import BAD, TEMPLATE_PATHS, TEMPLATES, VALID, a_run, with_value
+from support.pod_fields import BAD, TEMPLATE_PATHS, with_value
 from trainingrun.api import pod_schema
 
 GENERATOR = Path(__file__).parents[2] / ".ci" / "pod_schema.py"
-OF_OPERATOR = "ephemeralContainers"
-"""The part of a pod whose numbers the operator alone refuses."""
 IN_GRAMMAR = ("9223372036854775808", "8Ei", 2**63, "1e100", "1" * 65)
-"""Quantities that Go reads, and rounds or takes long for; of range only the operator knows."""
+"""Quantities that Go reads, and rounds or takes long for; the operator refuses them."""
 AT_MOST: dict[str, list[Any]] = {
     "int32": [2**31 - 1, -(2**31)],
     "int64": [2**63 - 1, -(2**63)],
@@ -32,7 +25,6 @@ AT_MOST: dict[str, list[Any]] = {
 }
 GONE = {"ClaimSource", "PodResourceClaim.source"}
 """Of Kubernetes 1.30 alone, for a gate that it has off: 1.31 put what it held one level up."""
-SHOWN = {"[]": "[0]", "{}": ".key"}
 
 
 def refusal(apiserver: ApiServer, manifest: dict[str, Any]) -> ApiError | None:
@@ -62,50 +54,6 @@ def a_pod(template: Any) -> dict[str, Any]:
         "metadata": metadata,
         "spec": template.get("spec", {}),
     }
-
-
-def test_such_a_number_is_refused_at_admission_in_every_field(apiserver: ApiServer, namespace: str):
-    taken, places = [], itertools.cycle(TEMPLATES)
-    for path, kind, value in tries(BAD):
-        if OF_OPERATOR in path or (kind == "quantity" and value in IN_GRAMMAR):
-            continue
-        field = "spec" + "".join(SHOWN.get(part, f".{part}") for part in path[1:])
-        place = next(places)
-        error = refusal(apiserver, a_run(place, with_value(path, value), namespace))
-        if error is None or error.code != 422 or f"spec.{place}.{field}" not in str(error):
-            taken.append(f"{place}.{field}: {value!r}: {error}")
-    assert taken == []
-
-
-@pytest.mark.parametrize("template", VALID, ids=json.dumps)
-def test_what_kubernetes_takes_passes_admission(
-    apiserver: ApiServer, namespace: str, template: Any
-):
-    for place in TEMPLATES:
-        apiserver.create(a_run(place, template, namespace), dry_run=True)
-
-
-def test_nothing_but_the_bounds_is_refused_at_admission(apiserver: ApiServer, namespace: str):
-    """Where a rule of our own does not forbid it: the grace period, and those set elsewhere."""
-    own = ("activeDeadlineSeconds", "terminationGracePeriodSeconds")
-    refused = [
-        f"{path}: {value!r}: {error}"
-        for path, kind, value in tries(AT_MOST)
-        if path[-1] not in own
-        if (error := refusal(apiserver, a_run("podTemplate", _named(path, value), namespace)))
-    ]
-    assert refused == []
-
-
-def _named(path: tuple[str, ...], value: Any) -> Any:
-    """With names, which a list of the template may need."""
-    template = with_value(path, value)
-    for key in ("containers", "initContainers", "volumes"):
-        for item in template.get("spec", {}).get(key, ()):
-            item["name"] = "a"
-            for variable in item.get("env", ()):
-                variable["name"] = "A"
-    return template
 
 
 def test_the_types_are_those_by_which_go_reads_a_pod(apiserver: ApiServer):

@@ -120,9 +120,7 @@ def manifest_with(path: str, value: Any) -> dict[str, Any]:
 
 
 def constraints() -> Iterator[tuple[str, str, str]]:
-    """Path, keyword and (of a rule) message of every constraint that the CRD puts on a run, but the
-    bounds of numbers in pod templates: `pod_fields` has those.
-    """
+    """Path, keyword and (of a rule) message of every constraint that the CRD puts on a run."""
     root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for rule in root["x-kubernetes-validations"]:
         yield rule["fieldPath"].removeprefix("."), "rule", rule["message"]

@@ -24,7 +24,6 @@ from .defaults import (
     FieldTree,
     Maximum,
 )
-from .pod_numbers import bounded
 from .status import RunStatus
 from .v1alpha1 import GROUP, KIND, PLURAL, VERSION, RunSpec, TrainingRun
 
@@ -36,7 +35,7 @@ _INT32_MAX = 2**31 - 1
 def crd() -> Schema:
     """The CRD of TrainingRun, as the API server takes it."""
     fields = {
-        "spec": bounded(run_spec()),
+        "spec": run_spec(),
         # No defaults within: a status holds what the operator wrote and nothing else. Before
         # that kstatus would take the run for done; of an older generation it is in progress.
         "status": {
@@ -83,7 +82,7 @@ def defaults_crds() -> tuple[Schema, Schema]:
 
 
 def _defaults_crd(scope: str, kind: str, plural: str, description: str) -> Schema:
-    spec = _partial(bounded(run_spec()), FIELDS)
+    spec = _partial(run_spec(), FIELDS)
     spec["description"] = "What runs get that do not set it themselves, and the most they may ask."
     spec["properties"]["maximum"] = schema(Maximum)
     rule = {

@@ -16,23 +16,12 @@ import yaml
 
 from .crd import PRINTER_COLUMNS, Schema, crd, defaults_crds
 from .defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME, FIELDS
-from .pod_numbers import Inline
 from .quantities import MAX_LENGTH
 from .reasons import CONDITIONS, EVENTS
 from .status import ConditionType
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
 _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not edit.\n"
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-_Dumper.add_representer(
-    Inline,
-    lambda dumper, part: dumper.represent_mapping("tag:yaml.org,2002:map", part, flow_style=True),
-)
 
 
 def generated() -> Mapping[Path, str]:
@@ -56,7 +45,7 @@ def generated() -> Mapping[Path, str]:
 
 
 def _yaml(schema: Schema) -> str:
-    return yaml.dump(schema, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    return yaml.safe_dump(schema, sort_keys=False, width=100, allow_unicode=True)
 
 
 def _template(schema: Schema) -> str:
