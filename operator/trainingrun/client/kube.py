@@ -6,9 +6,10 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import urllib3
 from kubernetes import client, config
@@ -18,7 +19,7 @@ from kubernetes.config.config_exception import ConfigException
 
 from ..api.errors import RunError
 from ..api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
-from ..cluster.bounded_json import loads, shallow
+from ..cluster.bounded_json import loads
 from ..local.terminal_text import end_of
 from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
@@ -26,17 +27,16 @@ from ..rendering import names
 from ..rendering.defaults import resolved_by_status
 from .errors import NotFoundError, UnreachableError
 
+_GROUP = f"/apis/{GROUP}/{VERSION}"
 _TIMEOUT_S = 30
 _PART = 500
 """Objects that are listed at once, as kubectl does."""
-_RUNS = {"group": GROUP, "version": VERSION, "plural": PLURAL, "_request_timeout": _TIMEOUT_S}
+_JSON, _MERGE_PATCH, _APPLY_PATCH = (
+    f"application/{name}" for name in ("json", "merge-patch+json", "apply-patch+yaml")
+)
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
-_FIELD_VALIDATION = "Strict"
-_APPLY = {
-    "field_manager": "trainingrun-submit",
-    "field_validation": _FIELD_VALIDATION,
-    "_content_type": "application/apply-patch+yaml",
-}
+_STRICT = {"fieldValidation": "Strict"}
+_APPLY = {"fieldManager": "trainingrun-submit", **_STRICT}
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
@@ -81,9 +81,7 @@ class Kube:
         settings = client.Configuration.get_default_copy()
         # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
-        self._client = _Client(settings)
-        self._custom = client.CustomObjectsApi(self._client)
-        self._core = client.CoreV1Api(self._client)
+        self._client = client.ApiClient(settings)
 
     def within(self, namespace: str) -> "Kube":
         """The same cluster, by the same connections, with another default namespace."""
@@ -104,7 +102,7 @@ class Kube:
             ForbiddenError: It may not be read.
             RunError: It cannot be read.
         """
-        return self._request("GET", path, query, None, timeout_s)
+        return self._request("GET", path, path, query, timeout_s=timeout_s)
 
     def may(self, verb: str, group: str, resource: str) -> bool:
         """Whether this user has a right in the default namespace.
@@ -125,25 +123,64 @@ class Kube:
             "spec": {"resourceAttributes": {"namespace": self.namespace, **asked}},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        return bool(self._request("POST", path, {}, review, _TIMEOUT_S)["status"]["allowed"])
+        return bool(self._request("POST", path, path, body=review)["status"]["allowed"])
 
     def _request(
-        self, method: str, path: str, query: Mapping[str, str], body: Any, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        about: str,
+        query: Mapping[str, str] = MappingProxyType({}),
+        body: Any = None,
+        *,
+        kind: str = _JSON,
+        timeout_s: float = _TIMEOUT_S,
+        after_conflict: str = "",
     ) -> dict[str, Any]:
-        request = self._client.param_serialize(
-            method,
-            path,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": "application/json"},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        with _one_sentence(path):
-            answer = self._client.call_api(*request, _request_timeout=timeout_s)
+        """What the API server answers; `about` is what an error is about."""
+        with _one_sentence(about, after_conflict):
+            answer = self._answer(method, path, query, timeout_s, body, kind)
             text = answer.read()
             if not 200 <= answer.status <= 299:
                 raise ApiException(http_resp=answer)
         return dict(loads(text))
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout_s: float | None,
+        body: Any = None,
+        kind: str = _JSON,
+    ) -> Any:
+        request = self._client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        return self._client.call_api(*request, _request_timeout=timeout_s)
+
+    def _core(self, kind: str, *rest: str) -> str:
+        """The path of objects of the core group in the default namespace."""
+        return "/".join(("/api/v1/namespaces", self.namespace, kind, *map(_quoted, rest)))
+
+    def _on_run(
+        self,
+        method: str,
+        name: str,
+        query: Mapping[str, str] = MappingProxyType({}),
+        body: Any = None,
+        **how: Any,
+    ) -> dict[str, Any]:
+        path = f"{_GROUP}/namespaces/{self.namespace}/{PLURAL}"
+        if method != "POST":
+            path += f"/{_quoted(name)}"
+        about = f"TrainingRun {name} in namespace {self.namespace}"
+        return self._request(method, path, about, query, body, **how)
 
     def runs(self, everywhere: bool) -> list[dict[str, Any]]:
         """The TrainingRuns of the namespace, or of all of them, each with its defaults."""
@@ -151,20 +188,15 @@ class Kube:
 
     def each_run(self, everywhere: bool) -> Iterator[dict[str, Any]]:
         """The same one by one: of thousands a part is asked for, and in memory, at a time."""
-        more: dict[str, str] = {}
+        within = "" if everywhere else f"/namespaces/{self.namespace}"
+        path, query = f"{_GROUP}{within}/{PLURAL}", {"limit": str(_PART)}
         while True:
-            with _one_sentence("TrainingRuns"):
-                if everywhere:
-                    found = self._custom.list_cluster_custom_object(limit=_PART, **more, **_RUNS)
-                else:
-                    found = self._custom.list_namespaced_custom_object(
-                        namespace=self.namespace, limit=_PART, **more, **_RUNS
-                    )
+            found = self._request("GET", path, "TrainingRuns", query)
             for each in found["items"]:
                 yield dict(resolved_by_status(each))
             if not (rest := found.get("metadata", {}).get("continue")):
                 return
-            more = {"_continue": rest}
+            query["continue"] = rest
 
     def run(self, name: str) -> dict[str, Any]:
         """One TrainingRun, with what its status says that it has from its defaults.
@@ -172,11 +204,7 @@ class Kube:
         Raises:
             NotFoundError: There is none of that name.
         """
-        with self._about(name):
-            found = self._custom.get_namespaced_custom_object(
-                namespace=self.namespace, name=name, **_RUNS
-            )
-        return dict(resolved_by_status(found))
+        return dict(resolved_by_status(self._on_run("GET", name)))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The Events about a TrainingRun that the API server still has.
@@ -185,11 +213,9 @@ class Kube:
             RunError: The API server refuses it.
         """
         about = f"involvedObject.kind={KIND},involvedObject.name={name}"
-        with _one_sentence(f"the events of {name}"):
-            found = self._core.list_namespaced_event(
-                self.namespace, field_selector=about, _request_timeout=_TIMEOUT_S
-            )
-        return list(self._client.sanitize_for_serialization(found)["items"])
+        query = {"fieldSelector": about}
+        found = self._request("GET", self._core("events"), f"the events of {name}", query)
+        return list(found["items"])
 
     def set_suspend(self, name: str, wanted: bool) -> None:
         """Change `spec.suspend` of a TrainingRun.
@@ -197,15 +223,8 @@ class Kube:
         Raises:
             RunError: There is none of that name, or the API server refuses the change.
         """
-        with self._about(name):
-            self._custom.patch_namespaced_custom_object(
-                namespace=self.namespace,
-                name=name,
-                body={"spec": {"suspend": wanted}},
-                field_validation=_FIELD_VALIDATION,
-                _content_type="application/merge-patch+json",
-                **_RUNS,
-            )
+        body = {"spec": {"suspend": wanted}}
+        self._on_run("PATCH", name, _STRICT, body, kind=_MERGE_PATCH)
 
     def delete(self, name: str) -> None:
         """Delete a TrainingRun; Kubernetes deletes what it owns afterwards.
@@ -213,10 +232,7 @@ class Kube:
         Raises:
             RunError: There is none of that name, or the API server refuses it.
         """
-        with self._about(name):
-            self._custom.delete_namespaced_custom_object(
-                namespace=self.namespace, name=name, **_RUNS
-            )
+        self._on_run("DELETE", name)
 
     def create(self, run: Mapping[str, Any]) -> None:
         """Create a TrainingRun in the default namespace.
@@ -224,10 +240,7 @@ class Kube:
         Raises:
             RunError: The API server refuses it, or one of that name is there.
         """
-        with self._about(run["metadata"]["name"]):
-            self._custom.create_namespaced_custom_object(
-                namespace=self.namespace, body=run, field_validation=_FIELD_VALIDATION, **_RUNS
-            )
+        self._on_run("POST", run["metadata"]["name"], _STRICT, run)
 
     def apply(self, run: dict[str, Any]) -> None:
         """Create a TrainingRun in this namespace, or change it to what the manifest says.
@@ -236,10 +249,7 @@ class Kube:
             RunError: The API server refuses it, or another tool has set a field otherwise.
         """
         name = run["metadata"]["name"]
-        with self._about(name, _CONFLICT):
-            self._custom.patch_namespaced_custom_object(
-                namespace=self.namespace, name=name, body=run, **_APPLY, **_RUNS
-            )
+        self._on_run("PATCH", name, _APPLY, run, kind=_APPLY_PATCH, after_conflict=_CONFLICT)
 
     def apply_config_map(self, config_map: dict[str, Any]) -> None:
         """Create a ConfigMap in its own namespace, else in this one, or change it.
@@ -248,19 +258,16 @@ class Kube:
             RunError: The API server refuses it, or another tool has set a field otherwise.
         """
         metadata = config_map["metadata"]
-        name, namespace = metadata["name"], metadata.get("namespace") or self.namespace
-        with _one_sentence(f"ConfigMap {name} in namespace {namespace}", _CONFLICT):
-            self._core.patch_namespaced_config_map(
-                name,
-                namespace,
-                {"apiVersion": "v1", **config_map},
-                _request_timeout=_TIMEOUT_S,
-                **_APPLY,
-            )
-
-    def _about(self, name: str, after_conflict: str = "") -> AbstractContextManager[None]:
-        what = f"TrainingRun {name} in namespace {self.namespace}"
-        return _one_sentence(what, after_conflict)
+        name, where = metadata["name"], self.within(metadata.get("namespace") or self.namespace)
+        where._request(
+            "PATCH",
+            where._core("configmaps", name),
+            f"ConfigMap {name} in namespace {where.namespace}",
+            _APPLY,
+            {"apiVersion": "v1", **config_map},
+            kind=_APPLY_PATCH,
+            after_conflict=_CONFLICT,
+        )
 
     def head(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """The head pod of a TrainingRun: the one that the operator knows by KubeRay's status.
@@ -288,13 +295,11 @@ class Kube:
         name = run["metadata"]["name"]
         ray_cluster = _seen(run).ray_cluster
         labels = f"{names.RUN_LABEL}={name}" + (f",{names.ROLE_LABEL}={role}" if role else "")
-        with _one_sentence(f"the pods of {name}"):
-            found = self._core.list_namespaced_pod(
-                self.namespace, label_selector=labels, _request_timeout=_TIMEOUT_S
-            )
+        query = {"labelSelector": labels}
+        found = self._request("GET", self._core("pods"), f"the pods of {name}", query)
         return [
             pod
-            for pod in self._client.sanitize_for_serialization(found)["items"]
+            for pod in found["items"]
             if ray_cluster and pod_status.controller_uid(pod, "RayCluster") == ray_cluster
         ]
 
@@ -309,22 +314,14 @@ class Kube:
             return None
         secret, key = reference["name"], reference["key"]
         try:
-            found = self._core.read_namespaced_secret(
-                secret, self.namespace, _request_timeout=_TIMEOUT_S
-            )
-        except ApiException as error:
-            if not error.status:
-                raise _unreachable(error) from None
-            missing = (
-                f"; ask for the verb get of secrets in namespace {self.namespace}, or of {secret} "
-                "alone"
-            )
-            advice = missing if error.status == 403 else ""
-            raise RunError(f"Ray's token cannot be read: {_message(error)}{advice}") from None
-        except urllib3.exceptions.HTTPError as error:
-            raise _unreachable(error) from None
+            found = self._request("GET", self._core("secrets", secret), "Ray's token")
+        except ForbiddenError as error:
+            raise RunError(
+                f"{error}; ask for the verb get of secrets in namespace {self.namespace}, or of "
+                f"{secret} alone"
+            ) from None
         try:
-            return base64.b64decode((found.data or {})[key], validate=True).decode("ascii")
+            return base64.b64decode((found.get("data") or {})[key], validate=True).decode("ascii")
         except (KeyError, ValueError):
             raise RunError(f"Secret {secret} holds no usable {key}") from None
 
@@ -341,20 +338,15 @@ class Kube:
         Raises:
             RunError: They cannot be read.
         """
+        query = {
+            "container": container,
+            "tailLines": str(lines),
+            "previous": str(previous).lower(),
+        }
         tail = b""
-        with _one_sentence(f"log of pod {pod}"):
-            answer = self._core.read_namespaced_pod_log(
-                pod,
-                self.namespace,
-                container=container,
-                tail_lines=lines,
-                previous=previous,
-                _preload_content=False,
-                _request_timeout=_TIMEOUT_S,
-            )
-            # `limitBytes` would keep the first ones of these lines.
-            for piece in answer.stream():
-                tail = end_of(tail + piece, most)
+        # `limitBytes` would keep the first ones of these lines.
+        for piece in self._log(pod, query, _TIMEOUT_S):
+            tail = end_of(tail + piece, most)
         return tail.decode(errors="replace")
 
     def pod_log(
@@ -378,25 +370,16 @@ class Kube:
         """
         name, role = pod_status.name(pod), pod["metadata"]["labels"].get(names.ROLE_LABEL)
         container = names.HEAD_CONTAINER if role == names.HEAD else names.WORKER_CONTAINER
-        since = {} if since_s is None else {"since_seconds": max(1, math.ceil(since_s))}
+        query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
+        if since_s is not None:
+            query["sinceSeconds"] = str(max(1, math.ceil(since_s)))
         try:
-            with _one_sentence(f"the log of pod {name}"):
-                answer = self._core.read_namespaced_pod_log(
-                    name,
-                    self.namespace,
-                    container=container,
-                    timestamps=True,
-                    follow=follow,
-                    _preload_content=False,
-                    _request_timeout=None if follow else _TIMEOUT_S,
-                    **since,
-                )
-                rest = b""
-                for piece in answer.stream():
-                    *whole, rest = (rest + piece).split(b"\n")
-                    yield from (line.decode(errors="replace") for line in whole)
-                if rest:
-                    yield rest.decode(errors="replace")
+            rest = b""
+            for piece in self._log(name, query, None if follow else _TIMEOUT_S):
+                *whole, rest = (rest + piece).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+            if rest:
+                yield rest.decode(errors="replace")
         except ForbiddenError as error:
             raise RunError(
                 f"{error}; ask for the verb get of pods/log in namespace {self.namespace}"
@@ -405,6 +388,19 @@ class Kube:
             if error.status == 400:  # "container is waiting to start"
                 raise NoLogError(str(error)) from None
             raise
+
+    def _log(self, pod: str, query: Mapping[str, str], timeout_s: float | None) -> Iterator[bytes]:
+        """The log of a pod's container, piece by piece."""
+        with _one_sentence(f"the log of pod {pod}"):
+            answer = self._answer("GET", self._core("pods", pod, "log"), query, timeout_s)
+            if answer.status != 200:
+                answer.read()
+                raise ApiException(http_resp=answer)
+            yield from answer.response.stream()
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
 
 
 def _seen(run: Mapping[str, Any]) -> Bookkeeping:
@@ -440,14 +436,6 @@ def _configure(context: str | None) -> str | None:
     chosen = next((each for each in contexts if each["name"] == context), current)
     namespace: str | None = chosen["context"].get("namespace")
     return namespace
-
-
-class _Client(client.ApiClient):  # type: ignore[misc]  # the library has no types
-    """Lists the runs of a namespace whatever somebody has nested in one of them."""
-
-    def deserialize(self, response_text: str, response_type: str, content_type: str | None) -> Any:
-        text = shallow(response_text.encode()).decode()
-        return super().deserialize(text, response_type, content_type)
 
 
 @contextlib.contextmanager
