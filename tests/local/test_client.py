@@ -118,6 +118,7 @@ print("TIMEOUT", refused(lambda: run.wait(timeout=0.5)))
 while run.progress().step < 3:
     time.sleep(0.1)
 print("TAKEN", refused(client.get("mine").suspend))
+run.resume()  # it trains, and goes on
 run.suspend()
 print("SUSPENDED", refused(run.wait))
 stopped = run.checkpoints[-1].step

@@ -32,6 +32,7 @@ class LocalProcess:
     own: Path = field(init=False)
     """The run's own folder."""
     _process: "subprocess.Popen[bytes]" = field(init=False)
+    _suspended: bool = False
 
     def start(self, *options: str) -> None:
         """Begin the run, and return once nothing of it is refused any more.
@@ -68,16 +69,20 @@ class LocalProcess:
 
     def suspend(self) -> None:
         """Have it save a checkpoint and end."""
+        self._suspended = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def resume(self) -> None:
-        """Begin again where it was stopped.
+        """Begin again where it was stopped; a run that trains goes on.
 
         Raises:
             RunError: It is refused.
         """
+        if self._process.poll() is None and not self._suspended:
+            return  # its end may be days away
         self._process.wait()
+        self._suspended = False
         self.start("--resume")
 
 
