@@ -232,6 +232,13 @@ def test_a_sweep_removes_what_former_drivers_left_uncommitted(
     ]
 
 
+def test_a_folder_of_no_driver_keeps_no_sweep_from_its_work(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("checkpoints/x-\N{SUPERSCRIPT TWO}/notes", b"of a person")
+    bucket.put("checkpoints/0001-000001/step-0000000020-1/state.pt", b"never committed")
+    assert sweep(bucket, 2, ContractCheckpoints(keep=2)) == []
+    assert [entry.key for entry in bucket.list("checkpoints")] == ["checkpoints/x-²/notes"]
+
+
 def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
     bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -392,6 +392,32 @@ def test_a_write_that_comes_too_late_has_no_effect(
     assert [path.name for path in volume.rglob("*") if path.is_file()] == ["000001.json"]
 
 
+def test_a_write_that_was_given_up_reaches_no_other_file(
+    volume: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the next try has the number that the one of the first try had."""
+    answers, left = threading.Event(), threading.Event()
+    append = claims._Staged.append
+
+    def hangs(staged: claims._Staged, content: bytes | memoryview) -> None:
+        answers.wait(60)
+        try:
+            append(staged, content)
+        finally:
+            left.set()
+
+    with impatient(monkeypatch), monkeypatch.context() as patch:
+        patch.setattr(claims._Staged, "append", hangs)
+        with pytest.raises(UnreachableError), bucket.writing("model", 0) as write:
+            write(b"late")
+    with bucket.writing("model", 0) as write:
+        write(b"right")
+        answers.set()
+        assert left.wait(60)
+    assert bucket.get("model") == b"right"
+    assert [path.name for path in volume.rglob("*") if path.is_file()] == ["model"]
+
+
 def test_a_file_system_without_hard_links_is_refused(
     volume: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,22 @@ def test_a_result_that_a_superseded_driver_wrote_all_the_same_is_never_read(
     assert run_result.adopt(a_driver(bucket)) is None
 
 
+def test_a_driver_that_is_superseded_as_it_writes_does_not_say_that_the_run_is_done(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, create = a_driver(bucket), Bucket.create
+
+    def superseded(self: Bucket, key: str, content: bytes) -> bool:
+        monkeypatch.setattr(Bucket, "create", create)
+        assert run_result.adopt(a_driver(bucket)) is None
+        return create(self, key, content)
+
+    monkeypatch.setattr(Bucket, "create", superseded)
+    with pytest.raises(Superseded, match="driver 2 holds the run; this is driver 1"):
+        run_result.write(old, DONE)
+    assert run_result.read(bucket) is None
+
+
 def test_a_driver_that_ended_as_the_next_one_began_is_believed(bucket: Bucket) -> None:
     """The next one had read the results just before, and took the lease just after."""
     run_result.write(a_driver(bucket), DONE)

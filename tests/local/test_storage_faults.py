@@ -89,6 +89,23 @@ def refusing_model(stub: StubS3, status: int, code: str, last: bool = False) -> 
     stub.fault = fault
 
 
+def test_a_checkpoint_that_is_downloaded_changed_and_reported_can_be_restored(
+    stub: StubS3, tmp_path: Path
+) -> None:
+    """Ray downloads the digests of the former one with it."""
+    bucket, folder = opened(stub), reported(tmp_path, SMALL)
+    for content in (b"1", b"22", b"33"):
+        (folder / "deep" / "small.txt").write_bytes(content)
+        upload(bucket, folder)
+        files = digests(bucket, FOLDER)
+        assert files == digest_folder(folder)
+        assert sorted(files) == ["deep/small.txt", "empty", "model.bin"]
+        for entry in bucket.list(FOLDER):
+            local = folder / entry.key.removeprefix(f"{FOLDER}/")
+            local.parent.mkdir(exist_ok=True)
+            local.write_bytes(bucket.get(entry.key) or b"")
+
+
 @pytest.mark.parametrize(("size", "last"), [(SMALL, False), (LARGE, True)], ids=["one", "parts"])
 @pytest.mark.parametrize(
     ("status", "code"),

@@ -67,7 +67,19 @@ def test_what_somebody_has_to_correct_ends_after_a_limit(
         store.retry()(store.request)
     assert caught.value.waited
     assert 120 <= store.now <= 120 + LONGEST_WAIT_S
-    assert store.told[-1] == "no"
+    assert store.told[-2:] == ["no", None]
+
+
+def test_an_error_that_is_certain_ends_the_wait_before_it():
+    told = list[str | None]()
+    errors: list[Exception] = [UnreachableError("away"), DamagedError("torn")]
+    with pytest.raises(DamagedError):
+        StorageRetry(told.append, sleep=lambda _: None)(lambda: raise_(errors.pop(0)))
+    assert told == ["away", None], "a rank that hangs is not looked for while the store is away"
+
+
+def raise_(error: Exception) -> None:
+    raise error
 
 
 def test_a_limit_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -191,11 +191,6 @@ class Ranks:
                     self._before_loss.setdefault(node, (rank, self._oom_kills[rank]))
 
     @property
-    def group(self) -> int:
-        """Number of the worker group; 0: there was none."""
-        return self._group.number
-
-    @property
     def have_joined(self) -> bool:
         """Whether there is one."""
         return bool(self._places)

@@ -38,7 +38,7 @@ from ray.train.v2._internal.execution.failure_handling import (
 )
 
 from ..store.bucket_files import bucket_of, raise_unwritten
-from ..store.manifest import digest_file
+from ..store.manifest import DIGEST_FOLDER, digest_file
 from ..store.storage_retry import StorageRetry
 from .elastic import Control, ElasticSize
 from .expected import UnknownRay, check, sentence
@@ -146,17 +146,18 @@ def _upload(
     """Copy a rank's files of a checkpoint to `path`, and then the digests of them.
 
     Not by `pyarrow.fs.copy_files`, as Ray does: it drops the error with which a file is closed.
+    Left out are the digests that came with a checkpoint which the code has downloaded there.
     """
     bucket = bucket_of(context.storage_context.storage_filesystem)
     folder = bucket.key_of(path)
     found = source.filesystem.get_file_info(pyarrow.fs.FileSelector(source.path, recursive=True))
-    files = [each for each in found if each.type == pyarrow.fs.FileType.File]
+    root = f"{source.path.rstrip('/')}/"
+    files = [f for f in found if f.is_file and not f.path.startswith(f"{root}{DIGEST_FOLDER}/")]
 
     def copy(file: pyarrow.fs.FileInfo) -> None:
-        name = file.path.removeprefix(source.path.rstrip("/")).strip("/")
         with (
             source.filesystem.open_input_stream(file.path) as content,
-            bucket.writing(f"{folder}/{name}", file.size) as append,
+            bucket.writing(f"{folder}/{file.path.removeprefix(root)}", file.size) as append,
         ):
             while piece := content.read(_PIECE):
                 append(piece)

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import stat
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -176,7 +177,7 @@ class ClaimFiles:
         def clean() -> None:
             folder = self._places[1]
             probe = _Staged(folder / "probe")  # the time by the clock of whoever keeps the files
-            now = os.fstat(probe.file).st_mtime
+            now = os.fstat(probe.file.fileno()).st_mtime
             probe.discard()
             for within, _, names in os.walk(folder):
                 for path in (Path(within) / name for name in names if name.startswith(_STAGED)):
@@ -326,17 +327,19 @@ class _Staged:
         self._unflushed = 0
         with _folder_of(path):
             _make(path.parent)
-            self.file = _open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        self._open = True
+            file = _open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        self.file = os.fdopen(file, "wb", buffering=0)
+        self._appending = threading.Lock()
 
     def append(self, content: bytes | memoryview) -> None:
         left = memoryview(content).cast("B")
-        self._unflushed += len(left)
-        while left:
-            left = left[os.write(self.file, left) :]
-        if self._unflushed >= _PIECE:
-            os.fdatasync(self.file)
-            self._unflushed = 0
+        with self._appending:
+            self._unflushed += len(left)
+            while left:
+                left = left[self.file.write(left) :]
+            if self._unflushed >= _PIECE:
+                os.fdatasync(self.file.fileno())
+                self._unflushed = 0
 
     def publish(self, *, only_new: bool = False) -> None:
         """Have it at its place; with `only_new` unless there is one.
@@ -345,8 +348,8 @@ class _Staged:
             FileExistsError: There is one.
             LackingError: The file system has no way to tell.
         """
-        os.fsync(self.file)
-        self._close()
+        os.fsync(self.file.fileno())
+        self.file.close()
         require_waiting()
         with _folder_of(self._path):
             if only_new:
@@ -357,15 +360,12 @@ class _Staged:
             _flush_folder(self._path.parent)
 
     def discard(self) -> None:
-        with suppress(OSError):
-            self._close()
+        # An append that hung may go on, by when the number of a closed file is another file's: it
+        # is over before, or finds the file closed.
+        with suppress(OSError), self._appending:
+            self.file.close()
         with suppress(OSError):
             self._staged.unlink()
-
-    def _close(self) -> None:
-        if self._open:
-            self._open = False
-            os.close(self.file)
 
 
 @contextmanager

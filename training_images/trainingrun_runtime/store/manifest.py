@@ -158,12 +158,16 @@ def digest_file(rank: int) -> str:
 
 
 def digest_folder(path: str | Path) -> dict[str, FileDigest]:
-    """Digests of all files below a local folder, by their path relative to it."""
+    """Digests of all files below a local folder, by their path relative to it.
+
+    Those that came with a checkpoint which was downloaded there are left out.
+    """
     root = Path(path)
     found = {}
     for file in sorted(root.rglob("*")):
-        if file.is_file():
-            found[file.relative_to(root).as_posix()] = digest_file_content(file)
+        name = file.relative_to(root).as_posix()
+        if file.is_file() and not name.startswith(f"{DIGEST_FOLDER}/"):
+            found[name] = digest_file_content(file)
     return found
 
 

@@ -208,7 +208,9 @@ def _orphans(
     for entry in entries:
         parts = entry.key.split("/")
         token = parts[1].rpartition("-")[2]
-        if not token.isdigit() or int(token) >= current_token or int(token) in kept_tokens:
+        if not (token.isascii() and token.isdigit()):  # int() refuses some digits of Unicode
+            continue
+        if int(token) >= current_token or int(token) in kept_tokens:
             continue
         parent = "/".join(parts[:2])
         checkpoint = "/".join(parts[:3])

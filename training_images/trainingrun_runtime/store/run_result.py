@@ -28,9 +28,10 @@ def write(held: Lease, result: ProgressResult) -> ProgressResult:
     """
     held.require()
     content = result.model_dump_json(by_alias=True).encode()
-    if held.bucket.create(lease.document_key(FOLDER, held.fencing_token), content):
-        return result
-    return _read(held.bucket, held.fencing_token) or result
+    created = held.bucket.create(lease.document_key(FOLDER, held.fencing_token), content)
+    # The next driver may have taken the lease, and found no result, just before it was there.
+    held.require()
+    return result if created else _read(held.bucket, held.fencing_token) or result
 
 
 def read(bucket: Bucket) -> ProgressResult | None:

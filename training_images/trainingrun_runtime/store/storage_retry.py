@@ -24,7 +24,7 @@ DEFAULT_LIMIT_S = 300.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
 
 Report = Callable[[str | None], Any]
-"""Called with a sentence after each failed request, and once with None after the next success."""
+"""Called with a sentence after each failed request, and once with None when none is made again."""
 
 
 def limit_s() -> float:
@@ -67,27 +67,28 @@ class StorageRetry:
             StorageError: a lasting error persisted for `limit_s`.
         """
         wait, lasting_since, reported = FIRST_WAIT_S, None, False
-        while True:
-            try:
-                answer = request()
-            except Exception as error:
-                found = recognize(error)
-                if found is None or isinstance(found, _CERTAIN):
-                    raise
-                now = self._clock()
-                lasting_since = (lasting_since or now) if found.lasting else None
-                log.warning("waiting for the store: %s", found)
-                self._report(str(found))
-                reported = True
-                if lasting_since is not None and now - lasting_since >= limit_s():
-                    found.waited = True
-                    raise found from None
-            else:
-                if reported:
-                    self._report(None)
-                return answer
-            self._sleep(wait)
-            wait = min(wait * 2, LONGEST_WAIT_S)
+        try:
+            while True:
+                try:
+                    return request()
+                except Exception as error:
+                    found = recognize(error)
+                    if found is None or isinstance(found, _CERTAIN):
+                        raise
+                    now = self._clock()
+                    lasting_since = (lasting_since or now) if found.lasting else None
+                    log.warning("waiting for the store: %s", found)
+                    self._report(str(found))
+                    reported = True
+                    if lasting_since is not None and now - lasting_since >= limit_s():
+                        found.waited = True
+                        raise found from None
+                self._sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT_S)
+        finally:
+            # After an error, too: nothing waits any longer, and no other call takes it back.
+            if reported:
+                self._report(None)
 
 
 def report_to(coordinator: Any, source: str) -> Report:
