@@ -21,6 +21,10 @@ class Driver:
         self.inbox.add_rows(group, [Row(s, 0.0, {"loss": s / 10}) for s in range(first, last + 1)])
 
 
+def refuse(*_: object) -> None:
+    raise StorageError("it does not answer")
+
+
 def steps(bucket: Bucket) -> list[int]:
     return list(metrics_table.read(bucket)["step"].to_pylist())
 
@@ -30,7 +34,7 @@ def names(bucket: Bucket) -> list[str]:
 
 
 def test_a_part_grows_until_it_is_full(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "VALUES", 20)
+    monkeypatch.setattr(writer, "VALUES", 24)
     driver = Driver(bucket, 3)
     driver.inbox.begin(1, None)
     driver.report(1, 1, 6)
@@ -43,6 +47,28 @@ def test_a_part_grows_until_it_is_full(bucket: Bucket, monkeypatch: pytest.Monke
     driver.writer.write()  # nothing is new
     assert names(bucket) == ["000003-0001-0001.parquet", "000003-0001-0002.parquet"]
     assert steps(bucket) == list(range(1, 15))
+
+
+def test_a_name_for_each_step_leaves_parts_that_can_be_read(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("CELLS", 400), ("COLUMNS", 60)):
+        monkeypatch.setattr(writer, name, value)
+    monkeypatch.setattr(metrics_table, "MOST_VALUES", 500)
+    driver = Driver(bucket, 1)
+    driver.inbox.begin(1, None)
+    rows = [Row(step, 0.0, {f"loss_{step}": 0.5, "loss": 1.0}) for step in range(1, 101)]
+    driver.inbox.add_rows(1, rows)
+    with monkeypatch.context() as outage:
+        outage.setattr(type(bucket), "upload", refuse)
+        with pytest.raises(StorageError):
+            driver.writer.write()
+    driver.writer.write()
+    table = metrics_table.read(bucket)
+    assert table["step"].to_pylist() == list(range(1, 101))
+    assert table["loss"].to_pylist() == [1.0] * 100
+    assert table["loss_59"][58].as_py() == 0.5
+    assert len(table.column_names) == 3 + 60, "of its own, and no further one of the reports"
 
 
 def test_rows_of_a_former_group_that_arrive_late_destroy_nothing(bucket: Bucket) -> None:
@@ -63,9 +89,6 @@ def test_what_the_bucket_did_not_take_is_written_by_the_next_call(
     driver = Driver(bucket, 1)
     driver.inbox.begin(1, None)
     driver.report(1, 1, 5)
-
-    def refuse(*_: object) -> None:
-        raise StorageError("it does not answer")
 
     with monkeypatch.context() as outage:
         outage.setattr(type(bucket), "upload", refuse)

@@ -1,19 +1,26 @@
 """Writes the parts of the table, in a thread of the driver.
 
-A part is written again while it grows, since the store has no append; after `VALUES` it is full and
-the next one begins. A checkpoint is committed after the parts with the reports up to its step: so
-what a later worker group continues is in the bucket.
+A part is written again while it grows, since the store has no append; after `VALUES` or `CELLS` it
+is full and the next one begins. A checkpoint is committed after the parts with the reports up to
+its step: so what a later worker group continues is in the bucket.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .bucket import Bucket
-from .reported_metrics import Batch, Origin, Row
+from .reported_metrics import MOST, Batch, Origin, Row
+
+log = logging.getLogger(__name__)
 
 VALUES = 100_000
 """Values in a part, about; a part of them has some hundred kB."""
+CELLS = 2_000_000
+"""Rows times columns of a part, about: of names that differ from step to step, most are empty."""
+COLUMNS = 2 * MOST
+"""Names of metrics of a worker group; further ones are left out of the table."""
 
 
 @dataclass
@@ -24,11 +31,17 @@ class _Open:
     number: int = 1
     rows: list[Row] = field(default_factory=list)
     values: int = 0
+    names: set[str] = field(default_factory=set)
     changed: bool = True
 
-    def add(self, rows: Sequence[Row]) -> None:
-        self.rows.extend(rows)
-        self.values += sum(1 + len(row.metrics) for row in rows)
+    @property
+    def is_full(self) -> bool:
+        return self.values >= VALUES or len(self.rows) * len(self.names) >= CELLS
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self.values += 1 + len(row.metrics)
+        self.names.update(row.metrics)
         self.changed = True
 
 
@@ -51,7 +64,10 @@ class ReportWriter:
     ) -> None:
         self._bucket, self._fencing_token, self._attempt = bucket, fencing_token, attempt
         self._take, self._seen = take, 0
+        # Rows of the batch with this number that were added when the store did not answer.
+        self._begun = (0, 0)
         self._open: dict[int, _Open] = {}
+        self._names: dict[int, set[str]] = {}
         self._lock = threading.Lock()
 
     def write(self) -> None:
@@ -62,11 +78,16 @@ class ReportWriter:
         """
         with self._lock:
             for batch in self._take(self._seen):
-                part = self._open.setdefault(batch.group, _Open(batch.origin))
-                if part.values >= VALUES:
-                    self._write(batch.group, part)
-                    part = self._next(batch.group, part)
-                part.add(batch.rows)
+                number, added = self._begun
+                added = added if number == batch.number else 0
+                for row in batch.rows[added:]:
+                    part = self._open.setdefault(batch.group, _Open(batch.origin))
+                    if part.is_full:
+                        self._write(batch.group, part)
+                        part = self._next(batch.group, part)
+                    part.add(self._bounded(batch.group, row))
+                    added += 1
+                    self._begun = (batch.number, added)
                 self._seen = batch.number
             for group, part in self._open.items():
                 self._write(group, part)
@@ -74,6 +95,21 @@ class ReportWriter:
             for group in sorted(self._open)[:-1]:
                 if self._open[group].rows:
                     self._next(group, self._open[group]).changed = False
+
+    def _bounded(self, group: int, row: Row) -> Row:
+        """The row without what would be one column too many."""
+        names = self._names.setdefault(group, set())
+        new = row.metrics.keys() - names
+        if len(names) + len(new) <= COLUMNS:
+            names |= new
+            return row
+        if len(names) < COLUMNS:
+            names.update(sorted(new)[: COLUMNS - len(names)])
+            log.warning(
+                "more than %d names of metrics are reported; the others are not in the run's table",
+                COLUMNS,
+            )
+        return row._replace(metrics={k: v for k, v in row.metrics.items() if k in names})
 
     def _next(self, group: int, full: _Open) -> _Open:
         self._open[group] = _Open(full.origin, full.number + 1)
