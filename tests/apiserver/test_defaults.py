@@ -15,6 +15,7 @@ from support.cli_server import call
 from support.operators import (
     OPERATOR_NAMESPACE,
     PlaysKubeRay,
+    a_ray_job,
     a_run,
     credentials_of,
     eventually,
@@ -258,6 +259,25 @@ async def test_a_run_beyond_a_limit_does_not_begin_and_says_whose_limit_it_is(
         team["spec"]["maximum"]["workers"] = 3
         apiserver.replace(team)
         await eventually(lambda: status().get("attempt") == 1)
+
+
+async def test_a_ray_job_of_a_former_run_of_its_name_takes_no_run_its_limits(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    former = apiserver.create(a_run(namespace))
+    left = a_ray_job(former)
+    left["metadata"]["finalizers"] = ["example.com/held"]
+    left = apiserver.create(left)
+    apiserver.request("DELETE", apiserver.path(left))
+    apiserver.request("DELETE", apiserver.path(former))
+    apiserver.create(of_team(namespace, maximum={"workers": 2}))
+    apiserver.create(a_run(namespace, workers={"count": 3}))
+    async with running(await new_operator()):
+        condition = await eventually(lambda: accepted(status()))
+        assert condition["message"] == (
+            "spec.workers.count is 3; TrainingDefaults default allows at most 2 workers"
+        )
+    apiserver.request("PATCH", apiserver.path(left), {"metadata": {"finalizers": None}}, MERGE)
 
 
 async def test_a_run_without_defaults_is_as_before(
