@@ -82,7 +82,7 @@ class KubernetesCluster:
         )
         self._nodes = Nodes(self.watches.nodes)
         self._leases = Leases(connection)
-        self._defaults = Defaults(connection)
+        self._defaults = Defaults(connection, confined=bool(namespaces))
         self._kuberay_namespaces = KubeRayNamespaces(connection, kuberay_check_s)
 
     def session(self) -> aiohttp.ClientSession:
