@@ -73,6 +73,11 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             id="a setting that has a value of its own",
         ),
         pytest.param(
+            "operator.kuberayCheckSeconds=601",
+            "/operator/kuberayCheckSeconds.*600",
+            id="checks so seldom that the operator seems to hang",
+        ),
+        pytest.param(
             'topologySpreadConstraints=[{"maxSkew": 1}]',
             "/topologySpreadConstraints/0.*topologyKey",
             id="half a constraint",
