@@ -185,6 +185,9 @@ def test_the_installed_crd_is_checked_by_its_served_v1():
     assert crd_verdict({"spec": {"versions": [version]}}) == "ok"
     assert crd_verdict({"spec": {"versions": [version | {"served": False}]}}) == "too-old"
     assert crd_verdict({"spec": {"versions": [version | {"name": "v1alpha1"}]}}) == "too-old"
+    for stub in ({}, {"properties": {"spec": {"type": "object"}}}):
+        of_stub = version | {"schema": {"openAPIV3Schema": {"type": "object"} | stub}}
+        assert crd_verdict({"spec": {"versions": [of_stub]}}) == "too-old"
 
 
 def binding(name: str, *subjects: dict) -> dict:

@@ -90,6 +90,7 @@ def test_of_two_operators_one_leads_and_a_status_is_not_rewritten_for_ever(
     writes_nothing_more(first)
     assert [leads(first), leads(second)] == [True, False]
     assert writes(second) == 0
+    assert "trainingrun_queue_depth 0.0" in second.metrics(), "what it has seen waits for nobody"
     assert second.get("/readyz")[0] == 200, "a rollout waits for it otherwise"
 
 

@@ -15,6 +15,7 @@ from support.cli_server import call
 from support.operators import (
     OPERATOR_NAMESPACE,
     PlaysKubeRay,
+    a_ray_job,
     a_run,
     credentials_of,
     eventually,
@@ -24,6 +25,8 @@ from support.operators import (
 from trainingrun import Client
 from trainingrun.api.crd import crd
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster.defaults import Defaults
 from trainingrun.cluster.resources import OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 from trainingrun.reconciling.attempts import lifetime
@@ -260,6 +263,25 @@ async def test_a_run_beyond_a_limit_does_not_begin_and_says_whose_limit_it_is(
         await eventually(lambda: status().get("attempt") == 1)
 
 
+async def test_a_ray_job_of_a_former_run_of_its_name_takes_no_run_its_limits(
+    apiserver, namespace, kuberay, new_operator, status
+):
+    former = apiserver.create(a_run(namespace))
+    left = a_ray_job(former)
+    left["metadata"]["finalizers"] = ["example.com/held"]
+    left = apiserver.create(left)
+    apiserver.request("DELETE", apiserver.path(left))
+    apiserver.request("DELETE", apiserver.path(former))
+    apiserver.create(of_team(namespace, maximum={"workers": 2}))
+    apiserver.create(a_run(namespace, workers={"count": 3}))
+    async with running(await new_operator()):
+        condition = await eventually(lambda: accepted(status()))
+        assert condition["message"] == (
+            "spec.workers.count is 3; TrainingDefaults default allows at most 2 workers"
+        )
+    apiserver.request("PATCH", apiserver.path(left), {"metadata": {"finalizers": None}}, MERGE)
+
+
 async def test_a_run_without_defaults_is_as_before(
     apiserver, namespace, kuberay, new_operator, status
 ):
@@ -299,6 +321,24 @@ async def test_an_operator_whose_role_is_of_before_begins_runs_as_before(
         apiserver.create(a_run(namespace))
         await eventually(lambda: status().get("attempt") == 1)
         assert image_of(kuberay.job("digits-1")) != "example.com/team:1"
+
+
+async def test_a_role_that_one_namespace_lacks_takes_no_other_one_its_defaults(apiserver, grant):
+    lacking, having = apiserver.new_namespace(), apiserver.new_namespace()
+    grant(RUN_RULES, having)
+    apiserver.create(of_team(having, image="example.com/team:1"))
+    connection = Connection(credentials_of(apiserver))
+    try:
+        confined = Defaults(connection, confined=True)
+        for _ in range(2):
+            assert await confined.of(lacking) == ()
+            (found,) = await confined.of(having)
+            assert found["spec"]["image"] == "example.com/team:1"
+        confined = Defaults(connection, confined=True)
+        assert await confined.of(having)
+        assert await confined.of(lacking) == (), "nor is it held up by another's"
+    finally:
+        await connection.close()
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,8 @@ def helm() -> Path:
 def render(helm: Path) -> Render:
     """The chart's objects with some values; `RefusedError` if helm does not take them."""
 
-    def rendered(*values: str) -> list[dict[str, Any]]:
-        command = [str(helm), "template", "trainingrun-operator", str(CHART)]
+    def rendered(*values: str, release: str = "trainingrun-operator") -> list[dict[str, Any]]:
+        command = [str(helm), "template", release, str(CHART)]
         command += ["--namespace", NAMESPACE, *(f"--set-json={value}" for value in values)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -64,3 +64,15 @@ def test_an_api_server_takes_every_way_of_installing(apiserver, render, everythi
         # Its CRD comes with the Prometheus operator.
         if not found["apiVersion"].startswith("monitoring.coreos.com/"):
             apiserver.apply(found, dry_run=True)
+
+
+@pytest.mark.parametrize("release", ["team.a", "a" * 35, "a" * 33 + ".b", "a" * 53])
+def test_an_api_server_takes_the_service_whatever_the_release_is_called(apiserver, render, release):
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "trainingrun-system"},
+    }
+    apiserver.apply(namespace)
+    (service,) = (one for one in render(release=release) if one["kind"] == "Service")
+    apiserver.apply(service, dry_run=True)

@@ -73,6 +73,25 @@ CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
             id="a setting that has a value of its own",
         ),
         pytest.param(
+            'extraEnv=[{"name": "TrainingRun_Operator_Workers", "value": "1"}]',
+            "/extraEnv/0/name",
+            id="one in other letters, which the operator reads as well",
+        ),
+        *(
+            pytest.param(
+                f'{value}={{"app.kubernetes.io/{label}": "other"}}',
+                f"/{value}/app.kubernetes.io~1{label}",
+                id=f"{value} with the {label} by which the pod is selected",
+            )
+            for value in ("commonLabels", "podLabels")
+            for label in ("name", "instance", "component")
+        ),
+        pytest.param(
+            "operator.kuberayCheckSeconds=601",
+            "/operator/kuberayCheckSeconds.*600",
+            id="checks so seldom that the operator seems to hang",
+        ),
+        pytest.param(
             'topologySpreadConstraints=[{"maxSkew": 1}]',
             "/topologySpreadConstraints/0.*topologyKey",
             id="half a constraint",

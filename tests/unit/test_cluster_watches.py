@@ -9,7 +9,7 @@ from support.builders import an_object
 from support.watches import a_watch
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.object_store import Key
-from trainingrun.cluster.watches import STALE_AFTER_S, HistoryRewound
+from trainingrun.cluster.watches import RELIST_S, STALE_AFTER_S, HistoryRewound
 
 LASTS_S = 8.0
 """For which a watch is open, as kopf requests it."""
@@ -146,6 +146,19 @@ async def test_to_catch_up_is_to_have_all_that_there_is_now(seen):
     seen.store.update(an_object("one", 125, "1"))
     await waiting
     assert seen.store.keys() == [("ns", "one")], "two was deleted"
+
+
+async def test_nobody_waits_for_what_is_deleted_before_its_event_comes(seen, clock):
+    seen._connection = Lists(130, ("one", "1", 40), ("three", "3", 125))
+    waiting = asyncio.create_task(seen.catch_up())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    seen._connection = Lists(140, ("one", "1", 40))
+    clock[0] += RELIST_S + 1
+    async with asyncio.timeout(30):
+        await waiting
+    assert seen.store.keys() == [("ns", "one")]
 
 
 async def test_nobody_waits_for_a_watch_of_which_nothing_can_be_known(seen, clock):

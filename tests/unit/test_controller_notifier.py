@@ -211,6 +211,20 @@ async def test_a_silent_receiver_is_given_up_in_time(
     assert "does not answer within 0.2 s" in delivery.problem
 
 
+async def test_a_silent_api_server_is_not_told_as_a_silent_receiver(
+    new_notifier: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "TIMEOUT_S", 0.2)
+
+    async def read(namespace: str, name: str) -> Any:
+        await asyncio.Event().wait()
+
+    sender = new_notifier(None)
+    sender._secret = read
+    delivery = await how_it_fares(sender)
+    assert delivery.problem == "the API server does not answer with Secret hooks"
+
+
 async def test_one_delivery_of_a_namespace_is_under_way_and_other_namespaces_go_on(
     new_notifier: Make,
 ) -> None:

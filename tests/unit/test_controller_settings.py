@@ -121,6 +121,9 @@ def test_an_empty_value_means_the_default_whatever_its_kind(read):
         pytest.param("POLL_S", "soon", "it should be a valid number", id="no number"),
         pytest.param("POLL_S", "-1", "it should be greater than 0", id="negative duration"),
         pytest.param("POLL_S", "inf", "it should be a finite number", id="infinite duration"),
+        pytest.param(
+            "KUBERAY_CHECK_S", "601", "it should be less than or equal to 600", id="too seldom"
+        ),
         pytest.param("POLL_S", "nan", "it should be a finite number", id="not a number"),
         pytest.param(
             "LOG_LEVEL", "LOUD", "it should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR'", id="level"

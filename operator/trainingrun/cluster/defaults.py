@@ -23,9 +23,11 @@ REFUSED_S = 60.0
 class Defaults:
     """Reads the objects that count for a namespace."""
 
-    def __init__(self, connection: Connection):
-        """Reads by this connection."""
-        self._connection = connection
+    def __init__(self, connection: Connection, *, confined: bool = False):
+        """Reads by this connection; `confined`: each namespace has a Role of its own, so that
+        what one says of the right to read holds for no other.
+        """
+        self._connection, self._confined = connection, confined
         self._answered: set[str] = set()
         self._refused_at: dict[str, float] = {}
 
@@ -43,9 +45,10 @@ class Defaults:
         return tuple(each for each in found if each is not None)
 
     async def _read(self, kind: str, namespace: str | None) -> Object | None:
-        if time.monotonic() - self._refused_at.get(kind, -REFUSED_S) < REFUSED_S:
-            return None
         url = path(API_VERSION, kind, namespace, DEFAULTS_NAME)
+        role = url if self._confined else kind
+        if time.monotonic() - self._refused_at.get(role, -REFUSED_S) < REFUSED_S:
+            return None
         try:
             found = await self._connection.request("GET", url)
         except NotFound:
@@ -53,12 +56,12 @@ class Defaults:
         except (Forbidden, NotServed) as error:
             # A server that is just starting may not serve it yet, and a role may be taken away for
             # a moment: what was there once is not absent for that.
-            if kind in self._answered:
+            if (role if isinstance(error, Forbidden) else kind) in self._answered:
                 raise
             if isinstance(error, Forbidden):
-                if kind not in self._refused_at:
+                if role not in self._refused_at:
                     log.warning("runs begin without %s: %s", kind, error)
-                self._refused_at[kind] = time.monotonic()
+                self._refused_at[role] = time.monotonic()
             return None
-        self._answered.add(kind)
+        self._answered |= {role, kind}
         return found

@@ -101,6 +101,7 @@ def crd_verdict(crd: Mapping[str, Any]) -> KubeRay:
     """Checks the CRD `rayjobs.ray.io` by the schema of its served v1."""
     for version in crd["spec"]["versions"]:
         if version["name"] == "v1" and version["served"]:
-            schema = version["schema"]["openAPIV3Schema"]["properties"]
-            return "ok" if NEEDED_FIELD in schema["spec"]["properties"] else "too-old"
+            schema = version["schema"]["openAPIV3Schema"]
+            spec = schema.get("properties", {}).get("spec", {})
+            return "ok" if NEEDED_FIELD in spec.get("properties", {}) else "too-old"
     return "too-old"

@@ -82,7 +82,7 @@ class KubernetesCluster:
         )
         self._nodes = Nodes(self.watches.nodes)
         self._leases = Leases(connection)
-        self._defaults = Defaults(connection)
+        self._defaults = Defaults(connection, confined=bool(namespaces))
         self._kuberay_namespaces = KubeRayNamespaces(connection, kuberay_check_s)
 
     def session(self) -> aiohttp.ClientSession:
@@ -139,7 +139,7 @@ class KubernetesCluster:
             return None
         key = (namespace, name)
         current, begun = None, True
-        if _takes_defaults(raw) and not self.stores.ray_jobs.of_run(key):
+        if _takes_defaults(raw) and not self._has_ray_job(key, raw["metadata"]["uid"]):
             current = defaults.applied(raw, await self._defaults.of(namespace))
             raw, begun = self.stores.runs.store.get(namespace, name), False
             if raw is None:
@@ -164,6 +164,11 @@ class KubernetesCluster:
             kuberay=self.watches.kuberay or "missing",
             stale=self.watches.stale_kinds(namespace),
         )
+
+    def _has_ray_job(self, key: tuple[str, str], uid: str) -> bool:
+        """Of its own: that of a former run of its name, or a stranger's, begins no run."""
+        jobs = self.stores.ray_jobs.of_run(key)
+        return any(controller_uid(job, "TrainingRun") == uid for job in jobs)
 
     def _restore_source(self, namespace: str, name: str) -> Object | None:
         found = self.stores.runs.store.get(namespace, name)

@@ -44,6 +44,8 @@ STALE_AFTER_S = 10.0
 may have changed: the server's own ends, every few seconds, are made up for within milliseconds."""
 HANDLED_CHECK_S = 0.02
 """Between checks whether kopf has reported every listed object."""
+RELIST_S = 1.0
+"""Between two lists of whoever waits for the events of the first."""
 CHECK_S = 0.5
 """Between checks whether a watch is stale or fresh again."""
 OPTIONAL_RETRY_S = 6.0
@@ -443,10 +445,18 @@ class Watch:
     async def catch_up(self) -> None:
         """Waits until the store has all that there is now, however late the events are.
 
-        Not while nothing can be known of it: `stale` says so.
+        Not while nothing can be known of it: `stale` says so. Listed anew, for of what is deleted
+        while no watch is open no event may come.
         """
-        if self.state == "synced":
-            await self._follow(*await self._list(), give_up=lambda: self.stale is not None)
+        until = 0.0
+
+        def is_over() -> bool:
+            return self._monotonic() > until
+
+        while self.state == "synced" and self.stale is None:
+            listed, until = await self._list(), self._monotonic() + RELIST_S
+            if await self._follow(*listed, give_up=is_over):
+                return
 
     async def keep_comparing(self) -> None:
         """After each list of kopf's, and each long gap, until cancelled: see `_compare`."""

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE = 32
 """Deliveries under way, each of another namespace."""
 TIMEOUT_S = 10.0
-"""Longest time of one try."""
+"""Longest time to read an address, and then of a receiver to answer."""
 PAUSE_S = 1.0
 """Between two of one namespace: receivers of chats take about one a second."""
 RETRY_S = (5.0, 3600.0)
@@ -207,10 +207,10 @@ class Notifier:
         """The outcome, and the problem."""
         notice = lane.notice
         try:
+            url = await self._address(lane.key[0], notice)
+            if not self._may_act():
+                raise _Unsendable("this operator does not lead any more")
             async with asyncio.timeout(TIMEOUT_S):
-                url = await self._address(lane.key[0], notice)
-                if not self._may_act():
-                    raise _Unsendable("this operator does not lead any more")
                 return _judged(await self._post(url, notice))
         except _Unsendable as error:
             return "failed", str(error)
@@ -241,7 +241,11 @@ class Notifier:
             _Unsendable: There is none, or none that may be used.
             ClusterError: It cannot be read.
         """
-        found = await self._secret(namespace, notice.secret)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await self._secret(namespace, notice.secret)
+        except TimeoutError:
+            raise ClusterError(f"no answer within {TIMEOUT_S:g} s") from None
         if found is None:
             raise _Unsendable(f"there is no Secret {notice.secret}; create it")
         data = (found.get("data") or {}).get(notice.key)

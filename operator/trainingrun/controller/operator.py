@@ -1,6 +1,7 @@
 """The operator's parts put together: cluster, poller, queue and workers; fed by `handlers`."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -50,6 +51,7 @@ class Operator:
         self.settings = settings
         own = settings.operator
         self.queue = self._new_queue()
+        self.queue.close()  # of whoever stands by, nothing waits; each term has a queue of its own
         self.leadership = Leadership(
             Connection(credentials, timeout_s=REQUEST_S),
             settings.render.operator_namespace,
@@ -118,8 +120,10 @@ class Operator:
 
     async def _lead(self) -> None:
         """Works until cancelled. Every term begins with nothing remembered, as a new process."""
-        own = self.settings.operator
-        self.queue = self._new_queue()
+        with contextlib.closing(self._new_queue()) as self.queue:
+            await self._work_through_a_term()
+
+    async def _work_through_a_term(self) -> None:
         while not await self._load_keys():  # noqa: ASYNC110 - it reads the API server
             await asyncio.sleep(KEY_RETRY_S)
         await self.cluster.catch_up()
@@ -139,12 +143,11 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._refresh_keys(), name="refresh keys")
-                for number in range(own.workers + MOST_BESIDE):
+                for number in range(self.settings.operator.workers + MOST_BESIDE):
                     tasks.create_task(self._work(reconciler), name=f"worker {number}")
         finally:
             await poller.close()
             await notifier.close()
-            self.queue.close()
 
     def _new_queue(self) -> WorkQueue:
         own = self.settings.operator

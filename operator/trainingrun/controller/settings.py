@@ -65,7 +65,8 @@ class OperatorSettings:
     poll_timeout_s: float = 2.0
     """Longest wait for a progress document, in seconds."""
     kuberay_check_s: float = 30.0
-    """Seconds between checks for a KubeRay that is missing or too old."""
+    """Seconds between checks for a KubeRay that is missing or too old; at most 600, since a kind
+    that is not checked for longer counts as a watch that hangs."""
     stuck_s: float = 180.0
     """A reconcile that takes longer than this makes the liveness probe fail, in seconds."""
     metrics_port: int = 8080
@@ -129,7 +130,8 @@ def _hosts(value: Any) -> Any:
     return value
 
 
-_CHECKED = {
+_CHECKED: dict[str, Any] = {
+    "kuberay_check_s": Field(le=600),
     # They become parts of pods, which KubeRay has to be able to read.
     "history_collector": _checked(pod_schema.of_collector),
     "pod_security_context": _checked(_of_security_context),
