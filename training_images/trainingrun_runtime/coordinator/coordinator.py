@@ -356,6 +356,10 @@ class Coordinator:
         known = self._progress.has_session  # else reports tell when, and not steps
         last_step = self._progress.loss_history().step_time if known else None
         self._starts.group_ended(time.time(), last_step)
+        self.group_shut_down()
+
+    def group_shut_down(self) -> None:
+        """Ray's controller: it ends the worker group, whose training may also be done."""
         self._hangs.group_ended()
         self._ranks.forget_processes()
 
