@@ -91,6 +91,7 @@ class Trainers:
                 self._contract.attempt,
                 self._contract.rules or (),
                 self._contract.trial,
+                self._contract.resources_per_worker,
             ),
             prestarted_worker.controller_environment(self._contract.resources_per_worker),
             Growth(self._coordinator),
