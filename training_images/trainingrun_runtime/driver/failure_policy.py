@@ -132,7 +132,7 @@ class AttemptPolicy(FailurePolicy):
         if verdict.rule is not None and verdict.rule.backoff is not None:
             own_s = verdict.rule.backoff.seconds(self._restarts.without_checkpoint)
             wait_s = min(own_s, LONGEST_WAIT_OF_RULE_S)
-        if verdict.moves:
+        if verdict.moves and failure.cause in _LOSSES:  # of which alone the operator is told
             self._wait_for_another_pod(failure)
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
