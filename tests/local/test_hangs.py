@@ -100,6 +100,29 @@ def test_a_hang_that_is_only_reported_ends_nothing(ray: LocalRay, tmp_path: Path
     assert not progress.hang.under_way
 
 
+AFTER_FIT = """
+import time
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+from trainingrun_runtime.examples.linear import train
+
+TorchTrainer(train, train_loop_config={"steps": 5}, scaling_config=ScalingConfig()).fit()
+time.sleep(35)  # longer than ranks may be idle
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_works_on_after_its_training_is_no_hang(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(AFTER_FIT)
+    run = Run(ray, tmp_path, None, {}, script=script)
+    run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=6)})
+    assert run.drive() == 0, run.log()
+    assert run.progress().hang is None
+
+
 @pytest.mark.slow
 def test_a_hang_while_the_user_s_module_is_imported_is_found_and_ended(tmp_path: Path) -> None:
     logs = tmp_path / "ray"

@@ -97,6 +97,21 @@ def a_stored_model(bucket: Bucket, folder: Path) -> nn.Linear:
     return model
 
 
+@pytest.mark.parametrize("above", ["checkpoints", "checkpoints/2026-11/team"])
+def test_weights_are_loaded_of_a_run_in_a_folder_that_is_called_checkpoints(
+    tmp_path: Path, above: str
+) -> None:
+    bucket = Bucket.open(f"file://{tmp_path}/{above}/digits-1a2b3c4d")
+    Lease.take(bucket, 1, "pod", 1000)
+    stored, model = nn.Linear(3, 2), nn.Linear(3, 2)
+    (tmp_path / "files").mkdir()
+    save(tmp_path / "files", 1, lambda rank: {"model": stored})
+    put(bucket, tmp_path / "files", 10, 1)
+    for uri in (bucket.root, opened(bucket).checkpoints[0].uri):
+        assert load(bucket, uri, model).step == 10
+        assert torch.equal(model.weight, stored.weight)
+
+
 def test_of_a_sweep_the_best_trial_is_opened_and_loaded(bucket: Bucket, tmp_path: Path) -> None:
     lease = Lease.take(bucket, 1, "pod", 1000)
     trials = note(lease, a_trial(1, 0.5), a_trial(2, 0.1), a_trial(3, None))

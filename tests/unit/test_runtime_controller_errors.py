@@ -8,10 +8,17 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.train import ControllerError
 
+from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
 from trainingrun_protocol.progress import Failure, RecordKind
 from trainingrun_runtime.driver import failure_policy
-from trainingrun_runtime.driver.failure_policy import AttemptPolicy
-from trainingrun_runtime.ray_internals.training import FailureDecision
+from trainingrun_runtime.driver.failure_policy import (
+    MAX_GROUPS_WITHOUT_CHECKPOINT,
+    AttemptPolicy,
+)
+from trainingrun_runtime.ray_internals.training import (
+    FailureDecision,
+    WorkerGroupStartupTimeoutError,
+)
 
 
 class Coordinator:
@@ -46,13 +53,18 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
 
 
 @pytest.fixture
-def policy(coordinator: Coordinator) -> AttemptPolicy:
+def policy(coordinator: Coordinator, request: pytest.FixtureRequest) -> AttemptPolicy:
+    """By its parameter with a rule that ends the run for such an error."""
+
     def remote(name: str) -> Any:
         return SimpleNamespace(remote=getattr(coordinator, name))
 
     told = ("disrupted", "interrupted", "failed", "commits", "place_of")
     bucket: Any = None
-    return AttemptPolicy(SimpleNamespace(**{name: remote(name) for name in told}), bucket, 1)
+    known = SimpleNamespace(**{name: remote(name) for name in told})
+    rules = [ContractRule(when=ContractWhen(classes=["InfrastructureError"]), then="Fail")]
+    rules *= getattr(request, "param", False)
+    return AttemptPolicy(known, bucket, 1, rules, resources_per_worker={"CPU": 1.0})
 
 
 def report(value: str) -> None:
@@ -139,3 +151,34 @@ def test_what_a_lost_node_may_cause_is_no_repetition(
         assert policy.make_decision(raised(fetch, error)) is FailureDecision.RETRY
     assert not coordinator.records
     assert coordinator.interruptions == 3, "no group trains that could hang"
+
+
+NO_NODE = ControllerError(WorkerGroupStartupTimeoutError(2))
+
+
+def living_nodes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    room = {f"node-{each}:1": 1 for each in range(number)}
+    monkeypatch.setattr(failure_policy.nodes, "room_for", lambda each: room)
+
+
+@pytest.mark.parametrize("policy", [False, True], indirect=True, ids=["no rule", "a rule"])
+def test_a_wait_for_missing_nodes_ends_nothing_however_long_it_is(
+    policy: AttemptPolicy, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(failure_policy.time, "sleep", waits.append)
+    living_nodes(monkeypatch, 1)
+    for _ in range(3 * MAX_GROUPS_WITHOUT_CHECKPOINT):
+        assert policy.make_decision(NO_NODE) is FailureDecision.RETRY
+    assert (coordinator.records, coordinator.failures, waits) == ([], [], [])
+    assert coordinator.interruptions, "no group trains that could hang"
+
+
+def test_where_there_are_nodes_and_ray_starts_nothing_the_attempt_ends(
+    policy: AttemptPolicy, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living_nodes(monkeypatch, 2)
+    made = [policy.make_decision(NO_NODE) for _ in range(MAX_GROUPS_WITHOUT_CHECKPOINT)]
+    assert made.index(FailureDecision.RAISE) == MAX_GROUPS_WITHOUT_CHECKPOINT - 1
+    (failure,) = coordinator.failures
+    assert failure.kind == "Infrastructure"

@@ -88,6 +88,39 @@ def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordin
     ]
 
 
+def test_the_head_waits_for_the_commit_of_the_last_step_and_for_no_older_one(
+    coordinator: Coordinator,
+) -> None:
+    group = coordinator.group_started(2, 0, [])
+    coordinator.stepped(a_report(group, step=15))
+    assert not coordinator.save_and_exit(0)
+    commit(coordinator, an_upload(step=10, group=1))
+    assert not coordinator.save_and_exit(0), "it was being uploaded when the notice came"
+    commit(coordinator, an_upload(step=15, group=1))
+    assert coordinator.save_and_exit(0)
+
+
+def test_a_group_that_begins_after_the_head_s_notice_saves_and_leaves_too(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.group_started(2, 0, [])
+    assert not coordinator.save_and_exit(0)
+    group = coordinator.group_started(2, 0, [])
+    assert not coordinator.save_and_exit(0)
+    assert coordinator.stepped(a_report(group, step=1)) is Command.CHECKPOINT_AND_EXIT
+
+
+def test_of_code_without_a_session_any_later_checkpoint_lets_the_head_end(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.group_started(2, 0, [])
+    commit(coordinator, an_upload(step=10, group=1))
+    coordinator.reported(15, {"loss": 0.5})
+    assert not coordinator.save_and_exit(1)
+    commit(coordinator, an_upload(step=14, group=1))
+    assert coordinator.save_and_exit(1)
+
+
 def test_it_is_known_of_this_group_why_no_rank_notes_its_steps(coordinator: Coordinator):
     group = coordinator.group_started(2, 0, [])
     coordinator.cannot_save_alone(group - 1, "the session has no optimizer")

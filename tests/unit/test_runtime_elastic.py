@@ -4,6 +4,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.train import ScalingConfig, WorkerGroupError
+from ray.train.torch import TorchTrainer
 from torch.utils.data import DataLoader
 
 from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
@@ -22,7 +24,7 @@ from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.run_progress import GROWTH_S
 from trainingrun_runtime.data.position import Dealing, Position, batches_from
 from trainingrun_runtime.driver import overruled
-from trainingrun_runtime.driver.trainer import scaling_of
+from trainingrun_runtime.driver.trainer import Trainers, scaling_of
 from trainingrun_runtime.known_errors.failure_causes import (
     FailureCause,
     Resized,
@@ -31,6 +33,8 @@ from trainingrun_runtime.known_errors.failure_causes import (
 )
 from trainingrun_runtime.ray_internals.elastic import SETTLE_S, GrowthRule
 from trainingrun_runtime.session.session_context import SavedObjects
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.worker.leaving_a_rank import as_text
 
 ELASTIC = a_contract(workers=8, minimum_workers=2, resize_seconds=30)
@@ -55,6 +59,21 @@ def test_the_bounds_of_the_number_of_workers(contract: Any, theirs: Any, workers
     assert scaling.num_workers == workers
     elastic = isinstance(workers, tuple)
     assert scaling.elastic_resize_monitor_interval_s == (30.0 if elastic else 60.0)
+
+
+def test_ranks_with_too_few_samples_ask_for_no_fewer_workers_than_the_scripts_minimum(
+    tmp_path: Path,
+) -> None:
+    """Ray would begin the same group again and again."""
+    lease = Lease.take(Bucket.open(f"file://{tmp_path}/run"), 1, "pod", 1000)
+    told: Any = SimpleNamespace(remote=lambda *_: None)
+    coordinator: Any = SimpleNamespace(driver_times=told, overruled=told, storage=told)
+    committer: Any = SimpleNamespace()
+    trainer = TorchTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=(3, 6)))
+    Trainers(ELASTIC, coordinator, lease, committer)._prepare(trainer)
+    function: Any = trainer.train_loop_per_worker
+    assert trainer.scaling_config.num_workers == (3, 6)
+    assert function._contract.minimum_workers == 3
 
 
 @pytest.mark.parametrize(

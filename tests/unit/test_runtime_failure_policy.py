@@ -1,18 +1,26 @@
 """How often an attempt begins again by itself, and what it says of the groups that it has lost."""
 
+import errno
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from ray.train import WorkerGroupError
 
+from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
+from trainingrun_runtime.coordinator.rank_comparison import RankPlace
+from trainingrun_runtime.driver import failure_policy
 from trainingrun_runtime.driver.failure_policy import (
     LONGEST_WAIT_S,
     MAX_GROUPS_WITHOUT_CHECKPOINT,
     MAX_STORAGE_S,
+    AttemptPolicy,
     RestartBackoff,
     remedied,
 )
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
-from trainingrun_runtime.ray_internals.training import WorkerHealthCheckFailedError
+from trainingrun_runtime.ray_internals.training import FailureDecision, WorkerHealthCheckFailedError
 
 
 def death(reason: str) -> ClassifiedFailure:
@@ -96,3 +104,44 @@ def test_the_limit_restarts_with_each_newer_checkpoint():
     restarts = RestartBackoff()
     assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
     assert restarts.for_storage(commits=2, now=300.0, limit_s=300) is not None
+
+
+class Coordinator:
+    """Of a run on a node of a cluster, without a commit."""
+
+    def __getattr__(self, name: str) -> Any:
+        place = RankPlace("r0", "node-0", "pod-0")
+        known = {"place_of": place, "commits": 0}
+        return SimpleNamespace(remote=lambda *_: known.get(name))
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, id="a full disk"),
+        pytest.param(
+            WorkerHealthCheckFailedError("it failed", failure=RuntimeError("The actor died.")),
+            True,
+            id="a lost rank",
+        ),
+    ],
+)
+def test_another_pod_is_waited_for_only_where_the_operator_is_told_to_make_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, waits: bool
+) -> None:
+    asked: list[None] = []
+
+    def dead_nodes() -> set[str]:
+        asked.append(None)
+        return {"r0"}
+
+    monkeypatch.setattr(failure_policy.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(failure_policy.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(failure_policy.survivors, "save_last_step", lambda *_: None)
+    monkeypatch.setattr(failure_policy.nodes, "dead_nodes", dead_nodes)
+    classes = ["StorageError", "WorkerLost"]
+    rule = ContractRule(when=ContractWhen(classes=classes), then="RestartOnOtherNode")
+    bucket: Any = None
+    policy = AttemptPolicy(Coordinator(), bucket, 1, [rule])
+    assert policy.make_decision(WorkerGroupError("failed", {0: error})) is FailureDecision.RETRY
+    assert bool(asked) is waits

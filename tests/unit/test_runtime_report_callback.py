@@ -1,7 +1,8 @@
-"""Which steps the reports of code without a session are of, also after a loss."""
+"""What Ray's controller tells: steps of code without a session, and the end of a worker group."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_runtime.coordinator.coordinator import Coordinator
-from trainingrun_runtime.driver.report_callback import ReportedSteps
+from trainingrun_runtime.coordinator.ranks import RankProcess
+from trainingrun_runtime.driver import report_callback
+from trainingrun_runtime.driver.report_callback import CoordinatorReports, ReportedSteps
 
 STEP = [{"step": step} for step in (10, 20, 30, 40)]
 NONE: list[dict[str, Any]] = [{"loss": 0.5}] * 4
@@ -87,3 +90,23 @@ def test_a_group_that_begins_from_an_older_checkpoint_counts_from_there(
     assert [steps.of({"loss": 0.5}) for _ in range(7)][-1] == 7
     begin(steps, coordinator, 5)
     assert steps.of({"loss": 0.5}) == 6
+
+
+def test_of_a_group_that_is_shut_down_nothing_hangs_whatever_the_script_does_next(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_callback.ray, "get", lambda answer: answer)
+    shut_down = SimpleNamespace(remote=coordinator.group_shut_down)
+    reports = CoordinatorReports(SimpleNamespace(group_shut_down=shut_down))
+
+    def begin_group() -> None:
+        coordinator.next_group()
+        coordinator.joined(0, "r0", "node-0", "pod-0", RankProcess(b"", 1, 1.0))
+
+    begin_group()
+    coordinator.group_started(1, 0, [])
+    reports.before_worker_group_shutdown(None)
+    assert (coordinator.silence(), coordinator.members()) == (None, {})
+    begin_group()
+    assert coordinator.silence() is not None, "the next group's time counts"
+    assert list(coordinator.members()) == [0]

@@ -31,6 +31,9 @@ __all__ = ["Checkpoint", "NoRun", "Results", "load", "open"]
 _LATEST = "latest.json"
 """Beside the folders of local runs: which of them is the latest one."""
 _RUN_FOLDER = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}")
+_CHECKPOINT = re.compile(rf"(.+)/({CHECKPOINTS}/\d{{4,}}-\d{{6,}}/.+)")
+"""A run's folder, and in it the folder of a checkpoint by attempt and fencing token: the path above
+may have a folder of that name, too."""
 _SHOWN = 10
 """Folders of runs that an error names."""
 
@@ -199,10 +202,10 @@ def load(
     from .checkpoints import snapshot  # PyTorch
     from .checkpoints.stateful_objects import bare
 
-    folder, _, path = str(uri).rstrip("/").partition(f"/{CHECKPOINTS}/")
-    bucket = open_folder(folder, endpoint, region)
-    if path:
-        found = _found(bucket, f"{CHECKPOINTS}/{path}")
+    named = _CHECKPOINT.fullmatch(str(uri).rstrip("/"))
+    bucket = open_folder(named[1] if named else uri, endpoint, region)
+    if named:
+        found = _found(bucket, named[2])
     else:
         bucket = _of_trial(bucket, trial)[0]
         found = _newest(bucket)

@@ -356,6 +356,10 @@ class Coordinator:
         known = self._progress.has_session  # else reports tell when, and not steps
         last_step = self._progress.loss_history().step_time if known else None
         self._starts.group_ended(time.time(), last_step)
+        self.group_shut_down()
+
+    def group_shut_down(self) -> None:
+        """Ray's controller: it ends the worker group, whose training may also be done."""
         self._hangs.group_ended()
         self._ranks.forget_processes()
 
@@ -381,6 +385,25 @@ class Coordinator:
         if known is not None:
             step, group = known
             self._rows.add_rows(group, [Row(step, time.time(), scores)])
+
+    def save_and_exit(self, commits: int) -> bool:
+        """The driver, again and again: the head's pod ends, so have the ranks save and leave.
+
+        A worker group that begins forgets what the former one was asked.
+
+        Args:
+            commits: how many there were when the pod's notice came.
+
+        Returns:
+            Whether one was made since that holds the last step. Code without a session reports
+            steps that it does not save, so of it any commit counts.
+        """
+        if self._checkpoints.commits() > commits:
+            unsaved = self._progress.has_session and self._progress.loss_history().unsaved
+            if not unsaved:
+                return True
+        self._checkpoints.request(Command.CHECKPOINT_AND_EXIT)
+        return False
 
     def committed(self, upload: UploadedCheckpoint, manifest: Manifest, uri: str) -> None:
         """The driver: an upload has a manifest now."""

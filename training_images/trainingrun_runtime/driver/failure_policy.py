@@ -7,7 +7,7 @@ steps, a crash at a different step each time would be retried without end.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,16 @@ _LOSSES = {
 
 
 class AttemptPolicy(FailurePolicy):
-    """Called by Ray's controller after each failure: reports it to the coordinator and decides."""
+    """Called by Ray's controller after each failure: reports it to the coordinator and decides.
+
+    Args:
+        coordinator: handle of the `Coordinator` actor.
+        bucket: the run's folder.
+        attempt: its number.
+        rules: failures.rules.
+        trial: of a sweep, whose budgets are counted here; None: it is a run.
+        resources_per_worker: what Ray looks for on the nodes.
+    """
 
     def __init__(
         self,
@@ -60,10 +69,12 @@ class AttemptPolicy(FailurePolicy):
         attempt: int,
         rules: Sequence[ContractRule] = (),
         trial: ContractTrial | None = None,
+        resources_per_worker: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
         self._rules, self._budget = rules, TrialBudget(trial)
+        self._resources_per_worker = resources_per_worker or {}
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
         self._saved: ClassifiedFailure | None = None  # whose last step was asked for
@@ -82,6 +93,10 @@ class AttemptPolicy(FailurePolicy):
             trace = failure.traceback or training_failed_error
             self._fail(failure, "Application", failure.message, trace, failure.retry)
             return FailureDecision.RAISE
+        if self._has_no_room(failure):
+            # It waits for nodes, however long: no failure, and Ray's own next wait is a minute.
+            self._coordinator.interrupted.remote()
+            return FailureDecision.RETRY
         verdict = self._verdict(failure)
         if verdict.ends_the_run:
             self._end_by_rule(failure, training_failed_error, verdict.facts)
@@ -117,7 +132,7 @@ class AttemptPolicy(FailurePolicy):
         if verdict.rule is not None and verdict.rule.backoff is not None:
             own_s = verdict.rule.backoff.seconds(self._restarts.without_checkpoint)
             wait_s = min(own_s, LONGEST_WAIT_OF_RULE_S)
-        if verdict.moves:
+        if verdict.moves and failure.cause in _LOSSES:  # of which alone the operator is told
             self._wait_for_another_pod(failure)
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
@@ -130,6 +145,13 @@ class AttemptPolicy(FailurePolicy):
         if hang is None:
             return failure
         return replace(failure, cause=FailureCause.HANG, message=hang.message)
+
+    def _has_no_room(self, failure: ClassifiedFailure) -> bool:
+        """Whether Ray has waited for workers for which there are too few nodes."""
+        if failure.awaited_workers is None:
+            return False
+        room = nodes.room_for(self._resources_per_worker)
+        return sum(room.values()) < failure.awaited_workers
 
     def _verdict(self, failure: ClassifiedFailure) -> Verdict:
         if not self._rules and not failure.bad_node:

@@ -61,6 +61,11 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
         if self._prestarts:
             prestarted_worker.schedule_beside_controller()
 
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        """It trains no more: what validations and a script do after it is no hang of its ranks."""
+        # Synchronous: the next group's ranks may join right after.
+        ray.get(self._coordinator.group_shut_down.remote())
+
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         """Every rank has reported; with a checkpoint, all of it is uploaded."""
         checkpoint = training_report.checkpoint

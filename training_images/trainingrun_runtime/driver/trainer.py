@@ -91,6 +91,7 @@ class Trainers:
                 self._contract.attempt,
                 self._contract.rules or (),
                 self._contract.trial,
+                self._contract.resources_per_worker,
             ),
             prestarted_worker.controller_environment(self._contract.resources_per_worker),
             Growth(self._coordinator),
@@ -141,13 +142,16 @@ class Trainers:
         if isinstance(trainer.train_loop_per_worker, TrainingFunction):
             return
         kept = overruled.kept(trainer.run_config.checkpoint_config, self._contract.checkpoints)
-        self._contract = self._contract.model_copy(update={"checkpoints": kept})
+        scaling = scaling_of(self._contract, trainer.scaling_config)
+        update: dict[str, Any] = {"checkpoints": kept}
+        if scaling.elasticity_enabled:  # the ranks ask for no group that is smaller than this
+            update["minimum_workers"] = scaling.min_workers
+        self._contract = self._contract.model_copy(update=update)
         self._committer.checkpoints = kept
         trainer.validation_config = _with_scores_told(trainer.validation_config, self._coordinator)
         trainer.train_loop_per_worker = TrainingFunction(
             self._coordinator, self._contract, trainer.train_loop_per_worker
         )
-        scaling = scaling_of(self._contract, trainer.scaling_config)
         backend = backends.in_place_of_the_scripts(trainer, self._contract, scaling)
         self._say(
             [

@@ -16,6 +16,7 @@ from ray.train import ControllerError, PreemptionError, TrainingFailedError, Wor
 from .. import stacks
 from ..error_text import first_line, text_of
 from ..ray_internals.training import (
+    WorkerGroupStartupTimeoutError,
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )
@@ -165,6 +166,8 @@ class ClassifiedFailure:
     repeats_at: tuple[str, ...] = ()
     """Of an error of Ray's controller that no lost node causes: its type, and the calls in which it
     was raised. Another one with the same will follow."""
+    awaited_workers: int | None = None
+    """For so many workers Ray has waited in vain; none trained meanwhile."""
 
 
 _LEAVING = (
@@ -345,6 +348,10 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
 def _of_controller(error: BaseException) -> ClassifiedFailure:
     """The same of an error of Ray's controller itself, or of a callback that it has called."""
     raised = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(raised, WorkerGroupStartupTimeoutError):
+        return ClassifiedFailure(
+            FailureCause.INFRASTRUCTURE, explained(error), awaited_workers=raised.num_workers
+        )
     if retry_of(raised) == "Always":
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     kind = type(raised).__name__

@@ -57,6 +57,7 @@ PARAMETERS: dict[tuple[str, str], str] = {
     ): "self, fn, fn_args, fn_kwargs",
     ("ray.train.v2._internal.util", "ObjectRefWrapper.__init__"): "self, obj",
     ("ray.train.v2._internal.util", "ObjectRefWrapper.get"): "self",
+    (_EXCEPTIONS, "WorkerGroupStartupTimeoutError.__init__"): "self, num_workers",
     (_FAILURES, "FailurePolicy.make_decision"): "self, training_failed_error",
     (_FAILURES, "FailurePolicy.__init__"): "self, failure_config",
     (_SCALING, "FixedScalingPolicy.__init__"): "self, scaling_config",

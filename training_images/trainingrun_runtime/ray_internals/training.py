@@ -24,6 +24,7 @@ import ray
 import ray.train
 from ray import cloudpickle
 from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupTimeoutError,
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
 )
@@ -50,6 +51,7 @@ __all__ = [  # beside what is defined here
     "FailurePolicy",
     "ReportCallback",
     "WorkerGroupCallback",
+    "WorkerGroupStartupTimeoutError",
     "WorkerHealthCheckFailedError",
     "WorkerHealthCheckTimeoutError",
 ]

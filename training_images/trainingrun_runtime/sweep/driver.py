@@ -319,19 +319,18 @@ def _checkpoint_all(trials: Iterable[ContractTrial], deadline: float) -> None:
         try:
             coordinator = ray.get_actor(name)
             waiting[name] = ray.get(coordinator.commits.remote(), timeout=CALL_S)
-            coordinator.request.remote(Command.CHECKPOINT_AND_EXIT)
         except (ValueError, ray.exceptions.RayError) as error:
             log.warning("%s makes no checkpoint: %s", name, first_line(error))
     while waiting and time.time() < deadline:
         for name, before in list(waiting.items()):
-            if _has_committed(name, before):
+            if _has_saved(name, before):
                 del waiting[name]
         time.sleep(0.1)
 
 
-def _has_committed(name: str, before: int) -> bool:
+def _has_saved(name: str, before: int) -> bool:
     try:
         coordinator: Any = ray.get_actor(name)
-        return bool(ray.get(coordinator.commits.remote(), timeout=CALL_S) > before)
+        return bool(ray.get(coordinator.save_and_exit.remote(before), timeout=CALL_S))
     except (ValueError, ray.exceptions.RayError):
         return True  # it has ended meanwhile
