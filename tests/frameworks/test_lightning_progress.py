@@ -1,16 +1,23 @@
 """How far a Lightning trainer is: what a session notes of it at each step's end."""
 
+import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from lightning.pytorch.utilities import CombinedLoader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from trainingrun_runtime.frameworks.lightning import SessionCallback, _loops, _Progress
+from trainingrun_runtime.frameworks.lightning import (
+    SessionCallback,
+    _continue_data,
+    _loops,
+    _Progress,
+)
 
 EPOCHS, STEPS = 3, 4
 
@@ -94,3 +101,62 @@ def test_a_checkpoint_of_the_trainers_own_is_refused_beside_a_session(tmp_path: 
     trainer.save_checkpoint(own)
     with pytest.raises(ValueError, match=r"fit\(ckpt_path=.*own\.ckpt.*; call fit\(\) without it"):
         a_trainer(SessionCallback()).fit(Model(), loader, ckpt_path=own)
+
+
+class Seen(pl.Callback):
+    """Notes each batch; keeps how far the trainer was at a step, or goes on from there."""
+
+    def __init__(self, keeps_at: int, state: Any = None) -> None:
+        self.batches: list[str] = []
+        self._keeps_at, self.state = keeps_at, state
+
+    def on_train_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self.state is not None:
+            _Progress(trainer).load_state_dict(self.state)
+            _continue_data(trainer)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self.state is None and len(self.batches) == self._keeps_at:
+            self.state = copy.deepcopy(_Progress(trainer).state_dict())
+        self.batches.append(repr(batch))
+
+
+class Takes(Model):
+    """Trains on batches of any kind."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        return self.layer(torch.ones(2)).square().mean()
+
+
+class Streamed(IterableDataset):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(200, 208))
+
+
+def numbers(first: int, count: int) -> DataLoader:
+    return DataLoader(range(first, first + count), batch_size=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("mode", ["max_size_cycle", "max_size", "min_size"])
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(lambda: numbers(100, 3), id="a short one"),
+        pytest.param(lambda: numbers(100, 8), id="as long"),
+        pytest.param(lambda: DataLoader(Streamed(), batch_size=1), id="a stream"),
+    ],
+)
+def test_several_loaders_go_on_together(mode: Any, second: Callable[[], DataLoader]) -> None:
+    def fitted(seen: Seen) -> Seen:
+        loaders = CombinedLoader({"a": numbers(0, 8), "b": second()}, mode)
+        trainer = a_trainer(seen)
+        trainer.limit_train_batches = 8
+        trainer.fit(Takes(), loaders)
+        return seen
+
+    keeps_at = 2 if mode == "min_size" else 5
+    whole = fitted(Seen(keeps_at))
+    assert fitted(Seen(keeps_at, whole.state)).batches == whole.batches[keeps_at:]

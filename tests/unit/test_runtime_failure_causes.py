@@ -245,6 +245,20 @@ def test_what_a_dying_peer_causes_is_a_collective_error(error):
         pytest.param(
             RuntimeError("Distributed package doesn't have NCCL built in"), id="no NCCL at all"
         ),
+        pytest.param(
+            RuntimeError(
+                "ProcessGroupGloo::allgather: invalid tensor size at index 0 "
+                "(expected (2), got (3))"
+            ),
+            id="Gloo",
+        ),
+        pytest.param(
+            RuntimeError(
+                "[rank0]:[F1129 11:42:00.621470879 ProcessGroupGloo.cpp:2216] Check failed: "
+                "outputs[0].sizes().vec() == inputs[0][i].sizes().vec() (3 vs. 2)."
+            ),
+            id="Gloo's check",
+        ),
         pytest.param(XGBoostError("Invalid parameter: max_dept"), id="XGBoost"),
         pytest.param(
             InternalError("Collective ops is aborted by: Shape mismatch"), id="TensorFlow"

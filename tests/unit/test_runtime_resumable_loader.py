@@ -16,7 +16,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from trainingrun_runtime import ResumableDataLoader
 from trainingrun_runtime.checkpoints.encoding import decode, encode
@@ -33,9 +39,17 @@ class Numbers(Dataset):
         return self.samples
 
     def __getitem__(self, index: int) -> Any:
-        if not self.augment:
-            return index
-        return index, torch.rand(()).item(), np.random.random(), random.random()
+        return (index, *drawn_numbers()) if self.augment else index
+
+
+def drawn_numbers() -> tuple[float, float, float]:
+    return torch.rand(()).item(), np.random.random(), random.random()
+
+
+def augmented_batch(samples: list[Any]) -> list[torch.Tensor]:
+    """As of a `collate_fn` that mixes or masks the samples of a batch."""
+    augmented = [(index, *drawn_numbers()) for index, *_ in samples]
+    return [*default_collate(samples)[1:], *default_collate(augmented)]
 
 
 def a_loader(samples: int = 20, state: Any = None, **options: Any) -> ResumableDataLoader:
@@ -138,13 +152,15 @@ def test_what_worker_processes_have_loaded_in_advance_does_not_count(persistent:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2], ids=lambda n: f"{n} workers")
+@pytest.mark.parametrize(
+    ("collate", "numbers"), [(None, 36), (augmented_batch, 72)], ids=["samples", "and collate_fn"]
+)
 def test_random_augmentation_repeats_itself_and_leaves_the_training_its_numbers(
-    workers: int,
+    workers: int, collate: Any, numbers: int
 ) -> None:
     def drawn(state: Any, number: int, count: int) -> list[Any]:
-        loader = ResumableDataLoader(
-            Numbers(24, augment=True), 4, seed=5, rank=1, world_size=2, num_workers=number
-        )
+        options = {"rank": 1, "world_size": 2, "num_workers": number, "collate_fn": collate}
+        loader = ResumableDataLoader(Numbers(24, augment=True), 4, seed=5, **options)
         if state is not None:
             loader.load_state_dict(state)
         batches = iter(loader)
@@ -159,7 +175,8 @@ def test_random_augmentation_repeats_itself_and_leaves_the_training_its_numbers(
     begun, state = drawn(None, workers, 1)
     rest, _ = drawn(state, workers, 2)
     assert begun + rest == whole
-    assert len({number for batch in whole for part in batch[1:] for number in part}) == 36
+    drawn_once = {n for batch in whole for part in batch for n in part if isinstance(n, float)}
+    assert len(drawn_once) == numbers
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]

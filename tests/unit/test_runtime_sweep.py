@@ -314,6 +314,7 @@ def test_the_final_value_is_that_of_the_result():
         table.reported(number, 5, 2.0)
         result = ProgressResult(metrics=metrics)
         table.follow(number, a_document(9, state=RunState.SUCCEEDED, result=result))
+        assert table.reported(number, 6, 0.1) is False, "Ray Tune tells of it later"
     assert [trial.value for trial in table.trials.values()] == [0.5, None], "NaN is no value"
     assert failures == []
     assert table.best == table.trials[1]

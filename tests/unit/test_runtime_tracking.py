@@ -14,6 +14,7 @@ from trainingrun_protocol.contract import (
     TENSORBOARD_FOLDER_ENV,
     ContractStorage,
     ContractTracking,
+    ContractTrial,
     RunContract,
 )
 from trainingrun_runtime.store.bucket import Bucket
@@ -104,6 +105,17 @@ def test_the_end_of_rank_0_uploads_what_is_left(
     with pytest.raises(ValueError, match="bad batch"):
         train()
     assert names(bucket) == uploaded
+
+
+def test_trials_on_one_pod_upload_their_own_event_files(state: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        bucket = Bucket.open(f"file://{tmp_path}/run/trials/{number:04d}")
+        trial = ContractTrial(number=number, metric="loss")
+        contract = a_contract(bucket, tensorboard_every_seconds=600)
+        with tracking(0, contract.model_copy(update={"trial": trial}), bucket):
+            place = Path(os.environ[TENSORBOARD_FOLDER_ENV])
+            (place / f"events-{number}").write_bytes(b"a")
+        assert names(bucket) == [f"tensorboard/events-{number}"]
 
 
 class Server:

@@ -3,7 +3,7 @@
 For loaders that a resumed training continues exactly, with any number of ranks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -401,14 +401,17 @@ class ResumableLoader(SmallState):
         self._iteration += 1
 
 
-def loaded(dataset: Any, number: int, indices: list[int]) -> Any:
-    """The samples, in whatever process this is.
+def loaded(
+    dataset: Any, number: int, indices: list[int], collate: Callable[[Any], Any] = list
+) -> Any:
+    """The samples, or what is made of them, in whatever process this is.
 
     Args:
         dataset: one with `__getitem__`, or with `__getitems__`, which gets all indices at once.
         number: the random numbers that are drawn meanwhile follow from it.
         indices: of the samples.
+        collate: gets the samples, as the `collate_fn` of a `DataLoader` does.
     """
     many = getattr(dataset, "__getitems__", None)
     with random_numbers.borrowed(number):
-        return many(indices) if many else [dataset[i] for i in indices]
+        return collate(many(indices) if many else [dataset[i] for i in indices])

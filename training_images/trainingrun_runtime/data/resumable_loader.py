@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
 from .. import random_numbers
 from .position import Batch, Position, ResumableLoader, batches_from, loaded
@@ -25,8 +25,9 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
     What counts as seen is what was handed out to the training, not what worker processes have
     loaded in advance.
 
-    A batch is loaded with random numbers (PyTorch's, NumPy's and Python's) that follow from the
-    seed, the epoch, its place there and the rank, so that random augmentation repeats itself too.
+    A batch is loaded and collated with random numbers (PyTorch's, NumPy's and Python's) that follow
+    from the seed, the epoch, its place there and the rank, so that random augmentation repeats
+    itself too.
 
     The last batches of an epoch may have fewer samples. With `batch_size=1` some ranks may get two
     in the last step; not so with `workers.globalBatch: keep`.
@@ -85,9 +86,11 @@ class ResumableDataLoader(ResumableLoader, DataLoader):
         number = random_numbers.derive(int(seed), "workers")
         options.setdefault("generator", torch.Generator("cpu").manual_seed(number))
         theirs = options.pop("worker_init_fn", None)
+        collate = options.pop("collate_fn", None) or default_collate
         DataLoader.__init__(
             self,
-            _SeededBatches(dataset),
+            _SeededBatches(dataset, collate),
+            collate_fn=_as_it_is,
             batch_sampler=_BatchSampler(lambda: self._batches_to_load(self._position)),
             worker_init_fn=partial(begin_process, theirs),
             **options,
@@ -114,10 +117,10 @@ class _BatchSampler(Sampler):
 
 
 class _SeededBatches(Dataset):
-    """Loads each batch with random numbers of its own, in whatever process that is."""
+    """Loads and collates each batch with random numbers of its own, in whatever process that is."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any]) -> None:
+        self.dataset, self._collate = dataset, collate
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -126,7 +129,11 @@ class _SeededBatches(Dataset):
         return self.dataset[index]
 
     def __getitems__(self, batch: Batch) -> Any:
-        return loaded(self.dataset, batch.number, batch.indices.tolist())
+        return loaded(self.dataset, batch.number, batch.indices.tolist(), self._collate)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def begin_process(theirs: Callable[[int], Any] | None, worker_id: int) -> None:

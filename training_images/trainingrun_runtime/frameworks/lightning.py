@@ -170,9 +170,12 @@ def _continue_data(trainer: Trainer) -> None:
         return
     # It tells about loaders that begin anew, which these do not.
     warnings.filterwarnings("ignore", ".*ended before the epoch ended and your dataloader is.*")
-    skipped = [begin_at(each, trainer.current_epoch, batches) for each in loaders.flattened]
+    # Several end, and begin anew, by the rules of their mode, which only drawing from all follows.
+    several = len(loaders.flattened) > 1
+    left_out = 0 if several else batches
+    skipped = [begin_at(each, trainer.current_epoch, left_out) for each in loaders.flattened]
     iter(fetcher)
-    if not all(skipped):
+    if several or not all(skipped):
         for _ in range(batches):
             next(fetcher.iterator)
 

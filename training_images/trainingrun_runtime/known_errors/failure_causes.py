@@ -205,8 +205,11 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _OF_A_GROUP = re.compile(r"gloo|nccl|process group", re.IGNORECASE)
-_OF_THE_CODE = re.compile(r"NCCL built in|only supported with GPUs|Duplicate GPU")
-"""Errors of NCCL that each start meets again."""
+_OF_THE_CODE = re.compile(
+    r"NCCL built in|only supported with GPUs|Duplicate GPU|"
+    r"ProcessGroupGloo::\w+: |ProcessGroupGloo\.cpp:\d+\] Check failed: "
+)
+"""Errors of NCCL, and arguments that Gloo refuses, that each start meets again."""
 _COLLECTIVES = "torch.distributed."
 """The package by which ranks send each other something."""
 _LOST = (RayActorError, WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError)

@@ -62,7 +62,6 @@ REMEDIES: dict[str, Remedy] = {
         _FOLDER,
     ),
     "path-of-a-checkpoint": Remedy(
-        r"unsupported operand type\(s\) for /: 'str' and 'str'|"
         r"No such file or directory: '[^']*checkpoints/\d{4}-\d{6}/",
         'read files below checkpoint.as_directory(), as pathlib.Path(folder, "model.pt"): '
         "checkpoint.path is text, and a place in the bucket",

@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -40,7 +40,6 @@ from ..store.storage_errors import StorageError
 from ..store.storage_retry import StorageRetry
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
 from . import record, search, tuning
-from .record import Trial
 from .schedulers import Population
 from .trial import JobFolder, TrialJob
 from .trial_folders import TrialFolders
@@ -87,7 +86,7 @@ class SweepDriver:
         self._folders = TrialFolders(contract, sweep, lease, population)
         self._chosen_late = sweep.library is not None or population is not None
         draw = search.library_search(sweep, contract.uid)
-        trials = self._retry(self._folders.trials)
+        trials = StorageRetry(documents.waiting)(self._folders.trials)
         self._table = TrialTable(sweep, trials, self._give_up, population, draw)
         self._jobs: dict[int, TrialJob] = {}
         self._stopping: set[int] = set()
@@ -98,7 +97,8 @@ class SweepDriver:
         self._result: ProgressResult | None = None
         self._report_uri: str | None = None
         self._ending = False  # by its failure
-        self._writing, self._following = threading.Lock(), threading.RLock()
+        self._writing, self._following = threading.Lock(), threading.Lock()
+        self._recording = threading.Lock()
         self._background = Background()
         self._notice = PreemptionNoticeWatcher(self._checkpoint_on_notice)
 
@@ -108,7 +108,7 @@ class SweepDriver:
         Raises:
             Superseded: another driver holds the run.
         """
-        self._retry(lambda: self._record(self._table.trials))
+        StorageRetry(self._documents.waiting)(self._record)
         lease, reports = self._lease, partial(self._store_errors.storage, "lease")
         self._background.start(
             lease=partial(keep_lease, lease, lambda: lease.renew(time.time()), reports),
@@ -144,16 +144,18 @@ class SweepDriver:
             trial = self._table.begin_next()
             if trial is None:
                 return None
-            if self._chosen_late:
-                # Before it begins: the next driver must not choose other values for its folder.
-                try:
-                    self._retry(lambda: self._record(self._table.trials))
-                except Superseded as error:  # Tune would make a failure of it
-                    _end_superseded(error)
-                self._folders.remove_outdated(self._table.trials)
-            self._asked.discard(trial.number)
-            name = f"{trial.number:04d}-{trial.leg:02d}"
-            self._jobs[trial.number] = self._job_folder.write(name, self._folders.contract(trial))
+            self._jobs.pop(trial.number, None)  # of a leg that is over
+        # The others are followed while the store is waited for.
+        if self._chosen_late:
+            # Before it begins: the next driver must not choose other values for its folder.
+            try:
+                self._retry(self._record)
+            except Superseded as error:  # Tune would make a failure of it
+                _end_superseded(error)
+            self._folders.remove_outdated(self._table.trials)
+        self._asked.discard(trial.number)
+        name = f"{trial.number:04d}-{trial.leg:02d}"
+        self._jobs[trial.number] = self._job_folder.write(name, self._folders.contract(trial))
         return name
 
     def _lost(self, number: int) -> None:
@@ -203,9 +205,9 @@ class SweepDriver:
         """
         changes = self._table.changes()
         if changes is not None:
-            trials, stopping = changes
+            _, stopping = changes
             try:
-                self._record(trials)
+                self._record()
             except StorageError as error:
                 self._table.keep_changes()
                 self._report_store(str(error))
@@ -215,8 +217,9 @@ class SweepDriver:
         for number in self._stopping:
             self._suspend(number)
 
-    def _record(self, trials: Mapping[int, Trial]) -> None:
-        record.write(self._lease, trials, self._sweep)
+    def _record(self) -> None:
+        with self._recording:  # what is written later is newer
+            record.write(self._lease, self._table.trials, self._sweep)
 
     def _give_up(self, failure: Failure) -> None:
         """End the attempt, once the other trials have saved their state."""
@@ -260,7 +263,7 @@ class SweepDriver:
         self._follow()
         unfinished = self._table.postpone()
         trials, best = self._table.trials, self._table.best
-        self._retry(lambda: self._record(trials))
+        self._retry(self._record)
         if self._failure is None and unfinished:
             if suspend_requested():
                 self._end(RunState.SUSPENDED)

@@ -119,6 +119,8 @@ class TrialTable:
     def reported(self, number: int, step: int, value: float | None) -> bool:
         """A trial has reported its metric; whether it has to end at once."""
         with self._lock:
+            if self._trials[number].state is TrialState.SUCCEEDED:
+                return False  # its result counts, and not what was sent before it
             if self._population is not None and self._population.waits(self._trials[number]):
                 return False  # what was sent before its leg was over
             trial = self._trials[number].model_copy(update={"value": value})

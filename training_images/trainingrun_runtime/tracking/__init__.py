@@ -29,7 +29,9 @@ def tracking(rank: int, contract: RunContract, bucket: Bucket) -> Iterator[None]
     if wanted is None or wanted.tensorboard_every_seconds is None:
         yield
         return
-    folder = state_directory() / FOLDER
+    folder, trial = state_directory() / FOLDER, contract.trial
+    if trial is not None:  # others write on the same pod
+        folder /= f"{trial.number:04d}-{trial.leg:02d}"
     # On every rank, so that code which reads it before it asks for its rank does not fail.
     os.environ[TENSORBOARD_FOLDER_ENV] = str(folder)
     if rank != 0:
