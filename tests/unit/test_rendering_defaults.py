@@ -282,6 +282,28 @@ def test_an_edit_of_a_run_that_exceeds_a_limit_counts_up_to_it():
     assert (found.spec.budget.amount, found.spec.budget.action) == (10, "Suspend")
 
 
+@pytest.mark.parametrize("budget", [{}, {"budget": {"amount": 5}}])
+def test_a_largest_budget_of_zero_that_is_stored_refuses_runs_with_a_sentence(
+    budget: dict[str, Any],
+):
+    run = a_manifest(**BUCKET, **budget)
+    found, invalid = parse(run, applied(run, [of_team(maximum={"budgetAmount": 0})]))
+    assert invalid is not None
+    assert "TrainingDefaults default allows at most 0" in invalid
+    assert found.spec.budget is not None
+    assert (found.spec.budget.amount, found.spec.budget.action) == (0, "Suspend")
+
+
+@pytest.mark.parametrize("wrong", [5000, "many", None])
+def test_of_limits_that_this_version_does_not_know_the_others_count(wrong: Any):
+    run = a_manifest(**BUCKET)
+    limits = {"workers": wrong, "activeDeadlineSeconds": 60, "later": 1}
+    invalid = parse(run, applied(run, [of_team(maximum=limits)]))[1]
+    assert invalid is not None
+    assert invalid.startswith("spec.activeDeadlineSeconds is missing")
+    assert parse(run, applied(run, [of_team(maximum="none")]))[1] is None
+
+
 def test_a_fault_of_the_defaults_is_said_to_be_theirs():
     run = a_manifest(**BUCKET)
     invalid = parse(run, applied(run, [of_team(image="two words")]))[1]

@@ -167,7 +167,10 @@ def within_limits(spec: RunSpec, defaults: AppliedDefaults | None) -> RunSpec:
         if most is not None and most.budget_amount is not None:
             budget = changes.get("budget", spec.budget)
             amount = most.budget_amount if budget is None else budget.amount
-            changes["budget"] = RunBudget(amount=min(most.budget_amount, amount))
+            # Constructed: a stored object may have a limit of 0, which is no budget.
+            changes["budget"] = RunBudget.model_construct(
+                amount=min(most.budget_amount, amount), action="Suspend"
+            )
     return spec.model_copy(update=changes)
 
 
@@ -242,6 +245,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _maximum(found: Object) -> Maximum | None:
-    """The limits of an object."""
+    """The limits of an object, without those that this version does not take: of another one."""
     limits = _mapping(found.get("spec")).get("maximum")
-    return None if limits is None else Maximum.model_validate(limits)
+    if limits is None:
+        return None
+    known = {name: limit for name, limit in _mapping(limits).items() if limit is not None}
+    try:
+        return Maximum.model_validate(known, by_alias=True, by_name=False)
+    except ValidationError as error:
+        wrong = {fault["loc"][0] for fault in error.errors(include_url=False)}
+        rest = {name: limit for name, limit in known.items() if name not in wrong}
+        return Maximum.model_validate(rest, by_alias=True, by_name=False)
