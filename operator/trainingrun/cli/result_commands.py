@@ -126,10 +126,10 @@ def stacks(
         if now:
             if place.request_stacks is None:
                 raise CliError("--now is for a run of a cluster, and for no sweep; leave it out")
-            before = len(found)
+            before = found
             place.request_stacks()
-            found = kept_stacks.kept(bucket)
-            if len(found) == before < kept_stacks.MOST_KEPT:
+            found = [one for one in kept_stacks.kept(bucket) if one not in before]
+            if not found:
                 raise CliError("no rank trains now, or the bucket did not take the stacks")
         if not found:
             raise CliError(f"{bucket.root} has no stacks: they are kept when the training hangs")
