@@ -108,6 +108,9 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
     assert len(refused.value.problems) == 2
 
 
+WEBHOOK = "https://hooks.example.com/services/hunter2"
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -134,6 +137,20 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
         ),
         pytest.param(
             "spec.training.env", [{"name": "A", "value": "hunter2" * 3000}], id="value too long"
+        ),
+        pytest.param("spec.storage.uri", "s3://key:a/hunter2@runs", id="a slash in the bucket's"),
+        pytest.param(
+            "spec.storage.endpoint", "https://key:p@a/hunter2@minio", id="a slash in the endpoint's"
+        ),
+        pytest.param("spec.storage.credentialsSecret", "wJa/hunter2", id="key for its Secret"),
+        *(
+            pytest.param("spec.notify", [{"events": ["Failed"], "webhook": webhook}], id=id_)
+            for id_, webhook in {
+                "webhook": WEBHOOK,
+                "webhook as a Secret": {"secretRef": WEBHOOK},
+                "webhook as a Secret's name": {"secretRef": {"name": WEBHOOK, "key": "url"}},
+                "webhook as a Secret's key": {"secretRef": {"name": "hooks", "key": WEBHOOK}},
+            }.items()
         ),
     ],
 )
