@@ -315,6 +315,20 @@ def test_a_fault_of_the_defaults_is_said_to_be_theirs():
     assert "TrainingDefaults" not in invalid
 
 
+def test_a_fault_of_the_runs_own_pod_template_is_not_said_to_be_of_the_defaults_alone():
+    mount = {"name": "ray-worker", "volumeMounts": [{"name": "dta", "mountPath": "/d"}]}
+    run = a_manifest(**BUCKET, podTemplate={"spec": {"containers": [mount]}})
+    team = of_team(podTemplate={"spec": {"containers": [{"name": "side", "image": "i"}]}})
+    invalid = parse(run, applied(run, [team]))[1]
+    assert invalid is not None
+    assert invalid.startswith("spec.podTemplate.spec.containers[1].volumeMounts[0].name is ")
+    assert invalid.endswith("(the run's podTemplate merged over that of TrainingDefaults default)")
+    own = a_manifest(**BUCKET, podTemplate={})
+    invalid = parse(own, applied(own, [of_team(podTemplate={"spec": {"containers": 1}})]))[1]
+    assert invalid is not None
+    assert invalid.endswith("(it is from TrainingDefaults default)")
+
+
 def test_a_run_without_storage_is_refused_and_told_both_ways():
     invalid = parse(a_manifest())[1]
     assert invalid is not None

@@ -92,17 +92,22 @@ def resolved_by_status(run: Object) -> Object:
     return resolved(run, kept(run))
 
 
-def origin(defaults: AppliedDefaults | None, location: Sequence[int | str]) -> str:
+def origin(run: Object, defaults: AppliedDefaults | None, location: Sequence[int | str]) -> str:
     """The end of a sentence about a field that is not the run's own; empty: it is.
 
     Args:
+        run: Without what it has from its defaults.
         defaults: Of the run.
         location: Of the field, from the top of the manifest.
     """
     path = ".".join(map(str, location[1:]))
     for source in defaults.sources if defaults else ():
         if any(f"{path}.".startswith(f"{field}.") for field in source.fields):
-            return f" (it is from {source.kind} {source.name})"
+            whose = f"{source.kind} {source.name}"
+            (template,) = _POD_TEMPLATE
+            if tuple(location[1:2]) == _POD_TEMPLATE and _mapping(run.get("spec")).get(template):
+                return f" (the run's {template} merged over that of {whose})"
+            return f" (it is from {whose})"
     return ""
 
 
