@@ -160,6 +160,12 @@ def damage(run: StoredRun, one: manifest.Manifest) -> None:
     run.bucket.put(key, b"x" + content[1:])
 
 
+def test_where_there_is_no_checkpoint_none_is_intact(run: StoredRun) -> None:
+    code, printed, said = call("checkpoints", "verify", "digits")
+    assert (code, printed) == (1, "")
+    assert f"no checkpoints in {run.bucket.root}" in said
+
+
 def test_verify_names_each_damaged_checkpoint(run: StoredRun) -> None:
     run.save(10, 1)
     assert call("checkpoints", "verify", "digits")[0] == 0

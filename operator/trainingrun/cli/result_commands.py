@@ -177,9 +177,12 @@ def verify(place: Place, step: Step = None) -> None:
     with opened(place, _say) as bucket:
         from trainingrun_runtime.store import manifest, verification
 
-        unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
+        unreadable = [one for one in manifest.read_all(bucket) if isinstance(one[1], str)]
         damaged = bool(unreadable)
-        for one in _of_step(committed(bucket, print_error), step, bucket):
+        found = committed(bucket, print_error)
+        if not found and not unreadable:
+            raise CliError(f"no checkpoints in {bucket.root}")
+        for one in _of_step(found, step, bucket):
             reason = verification.verify(bucket, one)
             if reason is None:
                 files = counted(len(one.files), "file")
