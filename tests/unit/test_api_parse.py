@@ -17,7 +17,7 @@ SENTENCES = [
     ("spec.workers.pod_template", {}, "spec.workers.pod_template is not a field; did you mean pod"),
     ("spec.head.xyz", 1, "spec.head.xyz is not a field; spec.head has podTemplate, resources"),
     ("spec.storage", MISSING, "spec.storage is missing; add it: the bucket in which the run keeps"),
-    ("spec", None, "spec is null; write a mapping"),
+    ("spec", None, "spec is missing; add it"),
     ("spec.training", "a:b", 'spec.training is "a:b"; write a mapping'),
     ("spec.training.env", "A=1", "spec.training.env is wrong; write a list"),
     ("spec.workers.count", "4", 'spec.workers.count is "4"; write a whole number'),
