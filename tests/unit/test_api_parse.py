@@ -44,6 +44,11 @@ SENTENCES = [
     ("spec.training.config", {"day": date(2026, 1, 1)}, "spec.training.config: must be JSON"),
     ("spec.training.config", {"x": "a" * 65536}, "put larger things into the image or the bucket"),
     (
+        "spec.training.config",
+        {"x": "ä" * 11000},
+        "characters of ASCII (others as \\u escapes); put",
+    ),
+    (
         "spec.training.requirements",
         ["a" * 2000] * 17,
         "must have at most 32768 characters in all; put the packages into the image",
