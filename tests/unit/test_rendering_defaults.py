@@ -134,6 +134,21 @@ def test_a_run_on_demand_has_no_fallback_of_its_team():
     assert spec_of(run, team)["workers"]["capacity"] == {"type": "OnDemand"}
 
 
+def test_a_part_of_a_budget_or_queue_is_for_runs_that_have_one():
+    team = of_team(budget={"action": "Warn"}, **BUCKET)
+    cluster = of_cluster(scheduling={"queue": {"kind": "Kueue"}, "priorityClassName": "high"})
+    run = a_manifest()
+    found, invalid = parse(run, applied(run, [team, cluster]))
+    assert (invalid, found.spec.budget, found.spec.scheduling.queue) == (None, None, None)
+    assert found.spec.scheduling.priority_class_name == "high"
+    run = a_manifest(budget={"amount": 5}, scheduling={"queue": {"name": "mine"}})
+    found, invalid = parse(run, applied(run, [team, cluster]))
+    assert invalid is None
+    assert found.spec.budget is not None
+    assert found.spec.scheduling.queue is not None
+    assert (found.spec.budget.action, found.spec.scheduling.queue.kind) == ("Warn", "Kueue")
+
+
 def test_a_run_with_the_label_of_a_queue_has_no_queue_of_its_team():
     run, queue = a_manifest(), {"queue": {"kind": "Kueue", "name": "team-a"}}
     team = of_team(scheduling={**queue, "priorityClassName": "high"}, **BUCKET)

@@ -82,9 +82,18 @@ def kept(run: Object) -> AppliedDefaults | None:
 
 def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
     """The run with what it has from its defaults in its spec."""
-    if defaults is None or not isinstance(run.get("spec"), Mapping):
+    own = run.get("spec")
+    if defaults is None or not isinstance(own, Mapping):
         return run
-    return {**run, "spec": _over(defaults.spec, run["spec"])}
+    spec = _over(defaults.spec, own)
+    # A part of what is optional is for runs that have it: by itself it would be refused.
+    if own.get("budget") is None and "amount" not in _mapping(spec.get("budget")):
+        spec.pop("budget", None)
+    queue = _mapping(_mapping(spec.get("scheduling")).get("queue"))
+    own_queue = _mapping(own.get("scheduling")).get("queue")
+    if own_queue is None and not {"kind", "name"} <= queue.keys():
+        spec = _without_queue(spec)
+    return {**run, "spec": spec}
 
 
 def resolved_by_status(run: Object) -> Object:
