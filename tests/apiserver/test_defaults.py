@@ -119,6 +119,7 @@ def test_nothing_is_required_of_them_and_one_name_alone_is_taken(
         ({"storage": {"restoreFrom": {"run": "a"}}}, 'unknown field "spec.storage.restoreFrom"'),
         ({"podTemplate": {"spec": {"nodeName": "a"}}}, "spec.podTemplate.spec"),
         ({"maximum": {"workers": 0}}, "should be greater than or equal to 1"),
+        ({"maximum": {"budgetAmount": 0}}, "must be more than 0; leave budgetAmount out"),
     ],
 )
 def test_their_fields_are_checked_as_those_of_a_run(

@@ -5,7 +5,7 @@ import pytest
 
 from support.apiserver import MERGE, ApiError, ApiServer, said
 from support.constraints import MINIMAL, minimal_run
-from trainingrun.api.parse import parse
+from trainingrun.api.parse import InvalidRunError, parse
 from trainingrun.api.status import Condition, RunStatus
 
 
@@ -14,6 +14,24 @@ def test_the_api_server_fills_in_the_same_defaults_as_the_models(
 ):
     served = parse(apiserver.create(minimal_run(namespace)))
     assert served.spec == parse(MINIMAL).spec
+
+
+def test_a_null_is_a_field_that_is_not_set_here_and_there(apiserver: ApiServer, namespace: str):
+    run = minimal_run(
+        namespace,
+        training={"function": "a:b", "env": None, "config": None},
+        workers={"count": None, "podTemplate": None},
+        failures={"hang": None},
+        checkpoints=None,
+        suspend=None,
+    )
+    run["metadata"] |= {"labels": None, "annotations": None}
+    assert parse(run).spec == parse(apiserver.create(run)).spec
+    run["spec"]["wrokers"] = None
+    with pytest.raises(ApiError, match="unknown field"):
+        apiserver.create(run)
+    with pytest.raises(InvalidRunError, match="did you mean workers"):
+        parse(run)
 
 
 def test_a_partly_given_object_gets_the_other_defaults(apiserver: ApiServer, namespace: str):

@@ -18,6 +18,7 @@ from support.checkpoints import saved
 from support.cli_server import RUNS, Server, call, running_server
 from support.s3 import S3Server
 from support.sweeps import a_trial, note
+from trainingrun.cli import pod_commands
 from trainingrun.cli.main import app
 from trainingrun.reconciling.bookkeeping import Bookkeeping
 from trainingrun_protocol.contract import STACKS_REQUEST_FILE, STATE_DIRECTORY_ENV
@@ -157,6 +158,12 @@ def damage(run: StoredRun, one: manifest.Manifest) -> None:
     content = run.bucket.get(key)
     assert content is not None
     run.bucket.put(key, b"x" + content[1:])
+
+
+def test_where_there_is_no_checkpoint_none_is_intact(run: StoredRun) -> None:
+    code, printed, said = call("checkpoints", "verify", "digits")
+    assert (code, printed) == (1, "")
+    assert f"no checkpoints in {run.bucket.root}" in said
 
 
 def test_verify_names_each_damaged_checkpoint(run: StoredRun) -> None:
@@ -387,6 +394,25 @@ shift 5
 exec "$@"
 """
 """A stand-in for kubectl: no kubelet runs here, so what would run in the head's pod runs here."""
+
+
+def test_stacks_of_before_are_not_printed_as_those_of_now(
+    run: StoredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(unix_time: float, text: str) -> None:
+        folder = kept_stacks.folder_of(1, kept_stacks.moment(unix_time))
+        kept_stacks.write(run.bucket, folder, {0: text})
+
+    for number in range(kept_stacks.MOST_KEPT):
+        keep(1_000_000_000 + number, "of before")
+    monkeypatch.setattr(pod_commands, "request_stacks", lambda *_: None)
+    code, printed, said = call("stacks", "digits", "--now")
+    assert (code, printed) == (1, "")
+    assert "no rank trains now" in said
+    run.bucket.delete([kept_stacks.kept(run.bucket)[0].ranks[0]])
+    # The clock of the head is behind that of the former one.
+    monkeypatch.setattr(pod_commands, "request_stacks", lambda *_: keep(999_999_999, "of now"))
+    assert call("stacks", "digits", "--now")[1] == "--- rank 0: of now\n\n"
 
 
 def test_stacks_are_taken_now_where_the_driver_answers(

@@ -17,7 +17,7 @@ SENTENCES = [
     ("spec.workers.pod_template", {}, "spec.workers.pod_template is not a field; did you mean pod"),
     ("spec.head.xyz", 1, "spec.head.xyz is not a field; spec.head has podTemplate, resources"),
     ("spec.storage", MISSING, "spec.storage is missing; add it: the bucket in which the run keeps"),
-    ("spec", None, "spec is null; write a mapping"),
+    ("spec", None, "spec is missing; add it"),
     ("spec.training", "a:b", 'spec.training is "a:b"; write a mapping'),
     ("spec.training.env", "A=1", "spec.training.env is wrong; write a list"),
     ("spec.workers.count", "4", 'spec.workers.count is "4"; write a whole number'),
@@ -43,6 +43,11 @@ SENTENCES = [
     ("spec.training.config", {"lr": math.nan}, "spec.training.config: must be JSON (no NaN"),
     ("spec.training.config", {"day": date(2026, 1, 1)}, "spec.training.config: must be JSON"),
     ("spec.training.config", {"x": "a" * 65536}, "put larger things into the image or the bucket"),
+    (
+        "spec.training.config",
+        {"x": "ä" * 11000},
+        "characters of ASCII (others as \\u escapes); put",
+    ),
     (
         "spec.training.requirements",
         ["a" * 2000] * 17,
@@ -108,6 +113,9 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
     assert len(refused.value.problems) == 2
 
 
+WEBHOOK = "https://hooks.example.com/services/hunter2"
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -134,6 +142,20 @@ def test_a_misspelt_field_comes_before_the_missing_one_that_it_causes():
         ),
         pytest.param(
             "spec.training.env", [{"name": "A", "value": "hunter2" * 3000}], id="value too long"
+        ),
+        pytest.param("spec.storage.uri", "s3://key:a/hunter2@runs", id="a slash in the bucket's"),
+        pytest.param(
+            "spec.storage.endpoint", "https://key:p@a/hunter2@minio", id="a slash in the endpoint's"
+        ),
+        pytest.param("spec.storage.credentialsSecret", "wJa/hunter2", id="key for its Secret"),
+        *(
+            pytest.param("spec.notify", [{"events": ["Failed"], "webhook": webhook}], id=id_)
+            for id_, webhook in {
+                "webhook": WEBHOOK,
+                "webhook as a Secret": {"secretRef": WEBHOOK},
+                "webhook as a Secret's name": {"secretRef": {"name": WEBHOOK, "key": "url"}},
+                "webhook as a Secret's key": {"secretRef": {"name": "hooks", "key": WEBHOOK}},
+            }.items()
         ),
     ],
 )

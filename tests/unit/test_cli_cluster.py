@@ -139,7 +139,7 @@ def test_get_shows_on_which_capacity_the_workers_are_and_why(server: Server) -> 
     capacity = {"type": "OnDemand", "message": message, "spot": 5, "onDemand": 3}
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running", capacity=capacity))]
     output = " ".join(call("get", "digits")[1].split())
-    assert f"capacity 5 workers on spot nodes, 3 on on-demand nodes; {message}" in output
+    assert f"capacity 5 worker pods on spot nodes, 3 on on-demand nodes; {message}" in output
 
 
 def test_get_shows_the_wait_for_data(server: Server) -> None:

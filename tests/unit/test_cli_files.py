@@ -197,6 +197,13 @@ def test_a_wrong_duration_is_refused_with_examples() -> None:
     assert "soon is no duration" in errors
 
 
+@pytest.mark.parametrize("duration", ["1000000d", "9" * 400])
+def test_a_duration_that_no_date_can_hold_is_refused(duration: str) -> None:
+    code, _, errors = call("cost", "--local", "--since", duration)
+    assert code == 2
+    assert "is too long; write at most 36500d" in " ".join(errors.split())
+
+
 def _parameters(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The words of each command and what each of its options says of itself."""
     for name, child in getattr(command, "commands", {}).items():

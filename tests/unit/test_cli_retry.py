@@ -76,6 +76,19 @@ def test_retry_creates_a_run_of_the_same_spec_that_begins_from_the_checkpoint(
     assert "status" not in created
 
 
+def test_a_run_whose_storage_is_from_defaults_is_retried_before_it_has_begun(saved: Server) -> None:
+    waiting = a_whole_run(phase="Pending")
+    del waiting["spec"]["storage"]
+    saved.answers[f"{RUNS}/digits"] = [(200, waiting)]
+    team = {"metadata": {"name": "default"}, "spec": {"storage": {"uri": "s3://runs/team-a"}}}
+    there = RUNS.replace("trainingruns", "trainingdefaults/default")
+    saved.answers[there] = [(200, {**team, "kind": "TrainingDefaults"})]
+    code, _, errors = call("retry", "digits")
+    assert (code, errors) == (0, "")
+    (created,) = saved.created
+    assert "uri" not in created["spec"]["storage"], "which the new run has from them, too"
+
+
 def test_the_api_server_is_asked_to_refuse_what_its_crd_lacks(saved: Server) -> None:
     assert call("retry", "digits")[0] == 0
     assert [query["fieldValidation"] for query in saved.queries] == ["Strict"]

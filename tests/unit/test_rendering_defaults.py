@@ -134,6 +134,21 @@ def test_a_run_on_demand_has_no_fallback_of_its_team():
     assert spec_of(run, team)["workers"]["capacity"] == {"type": "OnDemand"}
 
 
+def test_a_part_of_a_budget_or_queue_is_for_runs_that_have_one():
+    team = of_team(budget={"action": "Warn"}, **BUCKET)
+    cluster = of_cluster(scheduling={"queue": {"kind": "Kueue"}, "priorityClassName": "high"})
+    run = a_manifest()
+    found, invalid = parse(run, applied(run, [team, cluster]))
+    assert (invalid, found.spec.budget, found.spec.scheduling.queue) == (None, None, None)
+    assert found.spec.scheduling.priority_class_name == "high"
+    run = a_manifest(budget={"amount": 5}, scheduling={"queue": {"name": "mine"}})
+    found, invalid = parse(run, applied(run, [team, cluster]))
+    assert invalid is None
+    assert found.spec.budget is not None
+    assert found.spec.scheduling.queue is not None
+    assert (found.spec.budget.action, found.spec.scheduling.queue.kind) == ("Warn", "Kueue")
+
+
 def test_a_run_with_the_label_of_a_queue_has_no_queue_of_its_team():
     run, queue = a_manifest(), {"queue": {"kind": "Kueue", "name": "team-a"}}
     team = of_team(scheduling={**queue, "priorityClassName": "high"}, **BUCKET)
@@ -282,6 +297,28 @@ def test_an_edit_of_a_run_that_exceeds_a_limit_counts_up_to_it():
     assert (found.spec.budget.amount, found.spec.budget.action) == (10, "Suspend")
 
 
+@pytest.mark.parametrize("budget", [{}, {"budget": {"amount": 5}}])
+def test_a_largest_budget_of_zero_that_is_stored_refuses_runs_with_a_sentence(
+    budget: dict[str, Any],
+):
+    run = a_manifest(**BUCKET, **budget)
+    found, invalid = parse(run, applied(run, [of_team(maximum={"budgetAmount": 0})]))
+    assert invalid is not None
+    assert "TrainingDefaults default allows at most 0" in invalid
+    assert found.spec.budget is not None
+    assert (found.spec.budget.amount, found.spec.budget.action) == (0, "Suspend")
+
+
+@pytest.mark.parametrize("wrong", [5000, "many", None])
+def test_of_limits_that_this_version_does_not_know_the_others_count(wrong: Any):
+    run = a_manifest(**BUCKET)
+    limits = {"workers": wrong, "activeDeadlineSeconds": 60, "later": 1}
+    invalid = parse(run, applied(run, [of_team(maximum=limits)]))[1]
+    assert invalid is not None
+    assert invalid.startswith("spec.activeDeadlineSeconds is missing")
+    assert parse(run, applied(run, [of_team(maximum="none")]))[1] is None
+
+
 def test_a_fault_of_the_defaults_is_said_to_be_theirs():
     run = a_manifest(**BUCKET)
     invalid = parse(run, applied(run, [of_team(image="two words")]))[1]
@@ -291,6 +328,20 @@ def test_a_fault_of_the_defaults_is_said_to_be_theirs():
     invalid = parse(own, applied(own, [of_team(failures={"maxHangs": 1})]))[1]
     assert invalid is not None
     assert "TrainingDefaults" not in invalid
+
+
+def test_a_fault_of_the_runs_own_pod_template_is_not_said_to_be_of_the_defaults_alone():
+    mount = {"name": "ray-worker", "volumeMounts": [{"name": "dta", "mountPath": "/d"}]}
+    run = a_manifest(**BUCKET, podTemplate={"spec": {"containers": [mount]}})
+    team = of_team(podTemplate={"spec": {"containers": [{"name": "side", "image": "i"}]}})
+    invalid = parse(run, applied(run, [team]))[1]
+    assert invalid is not None
+    assert invalid.startswith("spec.podTemplate.spec.containers[1].volumeMounts[0].name is ")
+    assert invalid.endswith("(the run's podTemplate merged over that of TrainingDefaults default)")
+    own = a_manifest(**BUCKET, podTemplate={})
+    invalid = parse(own, applied(own, [of_team(podTemplate={"spec": {"containers": 1}})]))[1]
+    assert invalid is not None
+    assert invalid.endswith("(it is from TrainingDefaults default)")
 
 
 def test_a_run_without_storage_is_refused_and_told_both_ways():

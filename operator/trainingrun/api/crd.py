@@ -84,7 +84,14 @@ def defaults_crds() -> tuple[Schema, Schema]:
 def _defaults_crd(scope: str, kind: str, plural: str, description: str) -> Schema:
     spec = _partial(run_spec(), FIELDS)
     spec["description"] = "What runs get that do not set it themselves, and the most they may ask."
-    spec["properties"]["maximum"] = schema(Maximum)
+    # Not a rule of the model, which the status of runs has too: what is stored already counts.
+    above_zero = Rule(
+        "!has(self.budgetAmount) || self.budgetAmount > 0.0",
+        "must be more than 0; leave budgetAmount out for runs without a largest budget",
+        field="budget_amount",
+    )
+    rules = {"x-kubernetes-validations": _validations((above_zero,))}
+    spec["properties"]["maximum"] = {**schema(Maximum), **rules}
     rule = {
         "rule": f"self.metadata.name == '{DEFAULTS_NAME}'",
         "message": f"must be {DEFAULTS_NAME}: one object counts, and no other is read",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from trainingrun_protocol.secret_text import USERINFO
 from trainingrun_protocol.wire import Wire
 
 from .base import BrokenRuleError
@@ -126,7 +127,7 @@ def _sentence(detail: ErrorDetails) -> str:
         return f"{path} is missing; {detail['msg']}"
     broken = context.get("error")
     if isinstance(broken, BrokenRuleError):
-        return _broken(broken, path, value)
+        return _broken(broken, location, value)
     shown = f"{path} is {'wrong' if _secret(location) else _shown(value)}"
     if kind == "literal_error":
         return f"{shown}; write {_choices(location) or context['expected']}"
@@ -148,12 +149,14 @@ def _sentence(detail: ErrorDetails) -> str:
     return f"{shown}: {detail['msg']}"
 
 
-def _broken(broken: BrokenRuleError, path: str, value: Any) -> str:
+def _broken(broken: BrokenRuleError, location: Location, value: Any) -> str:
     rule = broken.rule
-    where = ".".join(part for part in (path, rule.path) if part) or "the object"
-    for part in rule.path.split(".") if rule.path else ():
+    below = rule.path.split(".") if rule.path else []
+    for part in below:
         value = value.get(part) if isinstance(value, Mapping) else None
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+    location = (*location, *below)
+    where, shows = path_of(location) or "the object", not _secret(location)
+    if shows and isinstance(value, str | int | float) and not isinstance(value, bool):
         return f"{where} is {_shown(value)}: {rule.message}{_meant(value)}"
     return f"{where}: {rule.message}"
 
@@ -259,6 +262,9 @@ def _choices(location: Location) -> str:
 
 
 def _secret(location: Location) -> bool:
+    """Whether a secret may be there, also by mistake, in place of what names it."""
+    if "webhook" in location or "credentialsSecret" in location:
+        return True
     return "env" in location and location[-1] != "name"
 
 
@@ -269,7 +275,7 @@ def _shown(value: Any) -> str:
         return "a list"
     if isinstance(value, str):
         # A URL may carry credentials before its host or in its query.
-        value = re.sub(r"//[^/]*@", "//***@", value)
+        value = re.sub(r"//[^/]*@", "//***@", re.sub(USERINFO, "***", value))
         value = re.sub(r"[?#].*", "?***", value, flags=re.DOTALL)
         if len(value) > _SHOWN_CHARACTERS:
             value = value[:_SHOWN_CHARACTERS] + "…"

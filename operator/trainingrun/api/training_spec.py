@@ -262,8 +262,8 @@ class Training(Model):
         ),
         Rule(
             None,
-            f"must be JSON (no NaN, no infinity) of at most {MAX_CONFIG_CHARACTERS} characters; "
-            "put larger things into the image or the bucket",
+            f"must be JSON (no NaN, no infinity) of at most {MAX_CONFIG_CHARACTERS} characters of "
+            "ASCII (others as \\u escapes); put larger things into the image or the bucket",
             lambda training: _is_small_json(training.config),
             "config",
         ),

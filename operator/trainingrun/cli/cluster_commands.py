@@ -274,7 +274,7 @@ def retry(
     ] = False,
 ) -> None:
     """Create a run with the spec of another one, which begins from that one's checkpoint."""
-    manifest = cluster.retried(name, new_name, step, settings or [])
+    manifest = cluster.retried(name, new_name, step, settings or [], say=print_error)
     if dry_run:
         typer.echo(yaml_text.dump(manifest), nl=False)
         return

@@ -19,6 +19,8 @@ _COMPLETION_TIMEOUT_S = 1.0
 """How long a shell waits for the names of runs."""
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_DAYS = 36500
+"""Of a duration; a time so long ago is still a date."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d|)")
 
 
@@ -26,12 +28,15 @@ def seconds(text: str) -> float:
     """Seconds in `15s`, `2m`, `1.5h` or plain `15`; for an option.
 
     Raises:
-        typer.BadParameter: It is none of these.
+        typer.BadParameter: It is none of these, or longer than a hundred years.
     """
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"{text} is no duration; write for example 15s, 2m, 1h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+    duration = float(found[1]) * _UNITS[found[2]]
+    if duration > _LONGEST_DAYS * _UNITS["d"]:
+        raise typer.BadParameter(f"{text} is too long; write at most {_LONGEST_DAYS}d")
+    return duration
 
 
 def wide_console(stream: TextIO | None = None) -> Console:

@@ -126,10 +126,10 @@ def stacks(
         if now:
             if place.request_stacks is None:
                 raise CliError("--now is for a run of a cluster, and for no sweep; leave it out")
-            before = len(found)
+            before = found
             place.request_stacks()
-            found = kept_stacks.kept(bucket)
-            if len(found) == before < kept_stacks.MOST_KEPT:
+            found = [one for one in kept_stacks.kept(bucket) if one not in before]
+            if not found:
                 raise CliError("no rank trains now, or the bucket did not take the stacks")
         if not found:
             raise CliError(f"{bucket.root} has no stacks: they are kept when the training hangs")
@@ -177,9 +177,12 @@ def verify(place: Place, step: Step = None) -> None:
     with opened(place, _say) as bucket:
         from trainingrun_runtime.store import manifest, verification
 
-        unreadable = [found for found in manifest.read_all(bucket) if isinstance(found[1], str)]
+        unreadable = [one for one in manifest.read_all(bucket) if isinstance(one[1], str)]
         damaged = bool(unreadable)
-        for one in _of_step(committed(bucket, print_error), step, bucket):
+        found = committed(bucket, print_error)
+        if not found and not unreadable:
+            raise CliError(f"no checkpoints in {bucket.root}")
+        for one in _of_step(found, step, bucket):
             reason = verification.verify(bucket, one)
             if reason is None:
                 files = counted(len(one.files), "file")

@@ -116,7 +116,8 @@ def details(run: Run, width: int | None) -> str:
     capacity = status.get("capacity") or {}
     if capacity:
         where = (
-            f"{capacity['spot']} workers on spot nodes, {capacity['onDemand']} on on-demand nodes"
+            f"{capacity['spot']} worker pods on spot nodes, "
+            f"{capacity['onDemand']} on on-demand nodes"
         )
         row("capacity", "; ".join(filter(None, (where, capacity.get("message")))))
     goodput = status.get("goodput") or {}

@@ -163,7 +163,7 @@ def _add_run(
         run = parse(defaults.resolved(manifest, applied) if applied else manifest)
     except InvalidRunError as error:
         for problem in error.problems:
-            sentence = problem.sentence + defaults.origin(applied, problem.location)
+            sentence = problem.sentence + defaults.origin(manifest, applied, problem.location)
             found.add_problem(sentence, document.line(problem.location))
         return
     for sentence in defaults.exceeded(run.spec, applied):

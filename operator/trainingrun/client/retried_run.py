@@ -8,8 +8,9 @@ from typing import Any
 from ..api.errors import RunError
 from ..api.parse import InvalidRunError, parse
 from ..api.v1alpha1 import API_VERSION, KIND, KUEUE, MAX_NAME_LENGTH
-from ..rendering import names
+from ..rendering import defaults, names
 from . import yaml_text
+from .defaults import Lookup, no_defaults
 
 _SUFFIX = re.compile(r"-retry-[0-9]+$")
 
@@ -35,6 +36,7 @@ def retried(
     step: int | None,
     settings: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
+    lookup: Lookup = no_defaults,
 ) -> dict[str, Any]:
     """The manifest of a new run with the spec of `run`, which begins from its checkpoint.
 
@@ -50,6 +52,7 @@ def retried(
         settings: Changes of the spec, each `path=value` with the value in YAML; null removes,
                 and no value is an empty text.
         changes: Changes of the spec as an object; None in it removes.
+        lookup: Gives the defaults with which the new run has to be valid; they stay out of it.
 
     Raises:
         RunError: A setting cannot be used, or a step is wanted of a sweep or of a run without a
@@ -65,7 +68,7 @@ def retried(
         storage.pop("restoreFrom", None)
     manifest = _manifest(run, name, spec)
     try:
-        parse(manifest)
+        parse(defaults.resolved(manifest, defaults.applied(manifest, lookup(manifest))))
     except InvalidRunError as error:
         raise RunError(str(error)) from None
     return manifest

@@ -292,7 +292,7 @@ class Run:
                 f'storage={{"restoreFrom": {{"uri": {self.folder!r}}}}}'
             )
         changes = {**spec, "training": {**spec.get("training", {}), "config": config or {}}}
-        manifest = self._source.retried(self.name, name, step, (), changes)
+        manifest = self._source.retried(self.name, name, step, (), changes, say=LOG.info)
         self._source.kube.create(manifest)
         return Run(self._source, manifest["metadata"]["name"], self._endpoint)
 

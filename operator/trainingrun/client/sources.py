@@ -4,7 +4,7 @@ Both give a run as the API server does, so whoever shows one has one view of it.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from ..local import records
 from ..local.folder import all_roots, latest, own_folder
 from ..local.run_line import condition
 from . import following, retried_run
+from .defaults import where_storage_is_missing
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -91,6 +92,8 @@ class Cluster:
         step: int | None,
         settings: Sequence[str] = (),
         changes: Mapping[str, Any] | None = None,
+        *,
+        say: Callable[[str], None],
     ) -> dict[str, Any]:
         """The manifest of a new run, as `retried_run.retried`; it is not created.
 
@@ -100,12 +103,14 @@ class Cluster:
             step: Step of the checkpoint; None: the newest intact one.
             settings: Changes of the spec, each `path=value`.
             changes: Changes of the spec as an object.
+            say: Takes a sentence about defaults that may not be read.
         """
         former = self.run(name)
         if new_name is None:
             taken = [run["metadata"]["name"] for run in self.runs(everywhere=False)]
             new_name = retried_run.free_name(name, taken)
-        return retried_run.retried(former, new_name, step, settings, changes)
+        lookup = where_storage_is_missing(lambda: self.kube, say)
+        return retried_run.retried(former, new_name, step, settings, changes, lookup)
 
     def delete(self, name: str) -> None:
         """Delete a run and its pods; its folder in the bucket is kept.

@@ -42,7 +42,7 @@ def parse(
     """
     status = _status(raw.get("status") or {})
     applied = status.defaults or current
-    raw = defaults.resolved(raw, applied)
+    own, raw = raw, defaults.resolved(raw, applied)
     try:
         run = TrainingRun.model_validate({**raw, "status": {}})
     except ValidationError as error:
@@ -63,7 +63,7 @@ def parse(
         )
         found = explain(error)[:MOST_SENTENCES]
         return bare, "; ".join(
-            each.sentence + defaults.origin(applied, each.location) for each in found
+            each.sentence + defaults.origin(own, applied, each.location) for each in found
         )
     exceeded = defaults.exceeded(run.spec, applied)
     spec = defaults.within_limits(run.spec, applied) if exceeded else run.spec

@@ -82,9 +82,18 @@ def kept(run: Object) -> AppliedDefaults | None:
 
 def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
     """The run with what it has from its defaults in its spec."""
-    if defaults is None or not isinstance(run.get("spec"), Mapping):
+    own = run.get("spec")
+    if defaults is None or not isinstance(own, Mapping):
         return run
-    return {**run, "spec": _over(defaults.spec, run["spec"])}
+    spec = _over(defaults.spec, own)
+    # A part of what is optional is for runs that have it: by itself it would be refused.
+    if own.get("budget") is None and "amount" not in _mapping(spec.get("budget")):
+        spec.pop("budget", None)
+    queue = _mapping(_mapping(spec.get("scheduling")).get("queue"))
+    own_queue = _mapping(own.get("scheduling")).get("queue")
+    if own_queue is None and not {"kind", "name"} <= queue.keys():
+        spec = _without_queue(spec)
+    return {**run, "spec": spec}
 
 
 def resolved_by_status(run: Object) -> Object:
@@ -92,17 +101,22 @@ def resolved_by_status(run: Object) -> Object:
     return resolved(run, kept(run))
 
 
-def origin(defaults: AppliedDefaults | None, location: Sequence[int | str]) -> str:
+def origin(run: Object, defaults: AppliedDefaults | None, location: Sequence[int | str]) -> str:
     """The end of a sentence about a field that is not the run's own; empty: it is.
 
     Args:
+        run: Without what it has from its defaults.
         defaults: Of the run.
         location: Of the field, from the top of the manifest.
     """
     path = ".".join(map(str, location[1:]))
     for source in defaults.sources if defaults else ():
         if any(f"{path}.".startswith(f"{field}.") for field in source.fields):
-            return f" (it is from {source.kind} {source.name})"
+            whose = f"{source.kind} {source.name}"
+            (template,) = _POD_TEMPLATE
+            if tuple(location[1:2]) == _POD_TEMPLATE and _mapping(run.get("spec")).get(template):
+                return f" (the run's {template} merged over that of {whose})"
+            return f" (it is from {whose})"
     return ""
 
 
@@ -167,7 +181,10 @@ def within_limits(spec: RunSpec, defaults: AppliedDefaults | None) -> RunSpec:
         if most is not None and most.budget_amount is not None:
             budget = changes.get("budget", spec.budget)
             amount = most.budget_amount if budget is None else budget.amount
-            changes["budget"] = RunBudget(amount=min(most.budget_amount, amount))
+            # Constructed: a stored object may have a limit of 0, which is no budget.
+            changes["budget"] = RunBudget.model_construct(
+                amount=min(most.budget_amount, amount), action="Suspend"
+            )
     return spec.model_copy(update=changes)
 
 
@@ -242,6 +259,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _maximum(found: Object) -> Maximum | None:
-    """The limits of an object."""
+    """The limits of an object, without those that this version does not take: of another one."""
     limits = _mapping(found.get("spec")).get("maximum")
-    return None if limits is None else Maximum.model_validate(limits)
+    if limits is None:
+        return None
+    known = {name: limit for name, limit in _mapping(limits).items() if limit is not None}
+    try:
+        return Maximum.model_validate(known, by_alias=True, by_name=False)
+    except ValidationError as error:
+        wrong = {fault["loc"][0] for fault in error.errors(include_url=False)}
+        rest = {name: limit for name, limit in known.items() if name not in wrong}
+        return Maximum.model_validate(rest, by_alias=True, by_name=False)
