@@ -45,6 +45,14 @@ async def test_an_absent_run_is_none(apiserver, namespace):
         assert await cluster.observe(namespace, "nobody") is None
 
 
+@pytest.mark.parametrize("lost", [5, ["a", 1], {"a": "t"}])
+async def test_lost_nodes_that_no_operator_wrote_do_not_hide_the_run(apiserver, namespace, lost):
+    run = apiserver.create(a_run(namespace))
+    apiserver.replace({**run, "status": {"seen": {"lostNodes": lost}}}, "status")
+    async with watching(apiserver, namespace) as cluster:
+        assert await cluster.observe(namespace, "digits") is not None
+
+
 async def test_our_own_writes_are_seen_at_once(apiserver, namespace):
     """Even where the watch is late: here it brings nothing at all."""
     run = apiserver.create(a_run(namespace))

@@ -147,7 +147,8 @@ class KubernetesCluster:
         run, invalid = parse(raw, current)
         pods = self.stores.pods.of_run(key)
         on = {node for pod in pods if (node := pod["spec"].get("nodeName"))}
-        nodes = sorted(on.union(run.status.seen.get("lostNodes") or ()))
+        lost = run.status.seen.get("lostNodes")
+        nodes = sorted(on.union(lost if isinstance(lost, Mapping) else ()))
         source = run.spec.storage.restore_from
         return Observed(
             run=run,
