@@ -10,13 +10,21 @@ from rich.console import Console
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.local import LocalError, machine
-from trainingrun.local.attempts import GiveUp, Retry, Tally, after_failure
+from trainingrun.local.attempts import (
+    FailedAttempt,
+    GiveUp,
+    Retry,
+    Tally,
+    after_failure,
+    outcome,
+)
 from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.progress import (
     Failure,
+    LastCheckpoint,
     Progress,
     RankRow,
     Record,
@@ -89,6 +97,15 @@ def test_attempts_without_progress_end_the_run_whatever_ended_them() -> None:
         after_failure(rules, first.tally, APPLICATION, newer_checkpoint=False), GiveUp
     )
     assert isinstance(after_failure(rules, first.tally, APPLICATION, newer_checkpoint=True), Retry)
+
+
+def test_a_checkpoint_of_an_attempt_before_is_no_progress_of_this_one() -> None:
+    made = LastCheckpoint(uri="s3://runs/demo/a", step=5, time=1.0)
+    document = Progress(attempt=2, state=RunState.FAILED, checkpoint=made, failure=STORAGE)
+    for before, newer in ((0, True), (4, True), (5, False)):
+        ended = outcome(1, document, before)
+        assert isinstance(ended, FailedAttempt)
+        assert ended.newer_checkpoint == newer
 
 
 @pytest.mark.parametrize(

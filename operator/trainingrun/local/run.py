@@ -281,6 +281,7 @@ class _Loop:
         self, driver: Driver, number: int, deadline: float
     ) -> Progress | str | FailedAttempt:
         """One attempt, until its driver has ended."""
+        saved_before = self.standing.checkpoint
         while True:
             code = driver.exit_code  # before the document, so that the last one is read
             progress = driver.progress()
@@ -290,12 +291,12 @@ class _Loop:
             self.display.show(self.folder.record.run, self._wait(driver, progress))
             self.display.output(driver.printed())
             if code is not None:
-                return outcome(code, progress)
+                return outcome(code, progress, saved_before)
             if not self.ray.head.alive:
                 driver.kill()
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
-                return failed(failure, progress)
+                return failed(failure, progress, saved_before)
             if given_up := self._judge_losses():
                 return given_up
             if time.monotonic() > deadline:
