@@ -361,12 +361,27 @@ def a_gpu_run(kind: str = "nvidia", workers: int = 2) -> TrainingRun:
     return a_run(workers={"count": workers, "accelerator": {"kind": kind}})
 
 
+@pytest.mark.parametrize(
+    ("shown", "expected"), [("1,0", ("1", "0")), (" GPU-1f, GPU-2e ,-1,3", ("GPU-1f", "GPU-2e"))]
+)
+def test_only_gpus_that_the_shell_leaves_are_used(
+    tmp_path: Path, shown: str, expected: tuple[str, ...]
+) -> None:
+    for number in range(4):
+        (tmp_path / f"nvidia{number}").touch()
+    spec = a_gpu_run().spec
+    assert machine.devices(spec, tmp_path, {"CUDA_VISIBLE_DEVICES": shown}) == expected
+    for none in ("", "-1"):
+        with pytest.raises(LocalError, match=f"CUDA_VISIBLE_DEVICES={none} leaves it 0"):
+            machine.devices(spec, tmp_path, {"CUDA_VISIBLE_DEVICES": none})
+
+
 def test_gpus_are_counted_on_the_machine(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert machine.devices(a_gpu_run().spec, tmp_path) == ("0", "1")
+    assert machine.devices(a_gpu_run().spec, tmp_path, {}) == ("0", "1")
     with pytest.raises(LocalError, match=r"requests 3 NVIDIA GPU\(s\) .* this machine has 2"):
-        machine.devices(a_gpu_run(workers=3).spec, tmp_path)
+        machine.devices(a_gpu_run(workers=3).spec, tmp_path, {})
 
 
 def test_other_accelerators_need_a_cluster(tmp_path: Path) -> None:
