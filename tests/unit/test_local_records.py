@@ -1,5 +1,6 @@
 """What a local run keeps for other commands: written as a whole, per run, and never in its way."""
 
+import errno
 import json
 import os
 import resource
@@ -96,6 +97,18 @@ def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
         f"{first.uri.rpartition('/')[2]} is resumed from its beginning, since it has no checkpoint"
     )
     assert json.loads((tmp_path / "latest.json").read_text())["uid"] == first.run.metadata.uid
+
+
+def test_a_run_that_was_refused_is_deleted_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: object, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    refused = Folder.prepare(a_run(name="one"), tmp_path, False)
+    refused.discard()
+    assert list(tmp_path.glob("one-*")) == []
 
 
 def test_a_name_of_which_there_is_no_run_is_not_resumed(tmp_path: Path) -> None:

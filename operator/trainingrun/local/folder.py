@@ -91,7 +91,7 @@ class Folder:
 
     def discard(self) -> None:
         """Delete a new run that is refused: else it would be the one that `--resume` means."""
-        records.delete(self.root / self._name)
+        records.remove(self.root / self._name)
 
     @property
     def begins(self) -> str | None:

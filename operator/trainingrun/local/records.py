@@ -348,6 +348,15 @@ def delete(folder: Path) -> None:
     ended = (found.get("status") or {}).get("phase") in ENDS
     if alive or (alive is None and not ended):
         raise LocalError(f"a process trains the run of {folder}; stop it first, by Ctrl-C")
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Delete a run's folder and its logs, whoever trains it.
+
+    Raises:
+        LocalError: It cannot be deleted.
+    """
     uid = folder.name.rpartition("-")[2]
     try:
         shutil.rmtree(folder)
