@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trainingrun.local.attempts import (
 from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
+from trainingrun.local.run import _terminable
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.progress import (
     Failure,
@@ -318,6 +320,18 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalError, match=r"cannot write to .*/file: Not a directory"):
         Folder.prepare(a_run(), tmp_path / "file", resume=False)
+
+
+def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_no() -> None:
+    with pytest.raises(KeyboardInterrupt), _terminable():
+        os.kill(os.getpid(), signal.SIGHUP)
+        signal.pause()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _terminable():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "train.py"}}}

@@ -74,7 +74,7 @@ def run_locally(
 
     Raises:
         LocalError: The run cannot be trained on this machine.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is cleaned up and it can be resumed.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is cleaned up and it can be resumed.
     """
     began = time.monotonic()
     for module in ("ray", "torch", "trainingrun_runtime"):
@@ -367,7 +367,7 @@ class _Loop:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM clean up as Ctrl-C does; only the main thread can set the handler."""
+    """Make SIGTERM and SIGHUP clean up as Ctrl-C does; only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -375,8 +375,13 @@ def _terminable() -> Iterator[None]:
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    # Ignored: as nohup has it, so that the run outlives its terminal.
+    before = {kind: found for kind in kinds if (found := signal.getsignal(kind)) != signal.SIG_IGN}
+    for kind in before:
+        signal.signal(kind, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, found in before.items():
+            signal.signal(kind, found)
