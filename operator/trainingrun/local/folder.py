@@ -206,7 +206,7 @@ class Folder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in data.items():
-                (folder / name).write_text(text)
+                (folder / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise LocalError(f"cannot write to {folder}: {error.strerror}") from None
         return folder / source.file
