@@ -208,6 +208,8 @@ class _Loop:
     """Losses that were counted."""
     sweep_losses: TrialLosses = field(default_factory=TrialLosses)
     preemption: Preemption | None = None
+    preemption_told: bool = False
+    """Whether an interruption was shown as that of the preempted node."""
     log: Path = field(default_factory=Path)
     restored: bool = False
     """Whether it was shown what another run's checkpoint this run began from."""
@@ -359,8 +361,10 @@ class _Loop:
         if over is None or progress.sweep is not None:
             return
         what = "training stopped"
-        if self.preemption is not None and self.preemption.node is not None:
-            what = f"node {self.preemption.node.name} preempted"
+        preempted = self.preemption.node if self.preemption is not None else None
+        if preempted is not None and not self.preemption_told:
+            self.preemption_told = True
+            what = f"node {preempted.name} preempted"
         where = f" at step {over.stopped_step}" if over.measured else ""
         self.display.note(f"{what}{where}; training again after {over.seconds:.1f} s; {over.cost}")
 
