@@ -46,8 +46,9 @@ from .starting import Wait, wait_of
 from .terminal_text import cell
 
 _POLL_S = 0.2
-_SUSPEND_S = 15.0
-"""How long Ctrl-C waits for a checkpoint; a second one does not wait."""
+_SUSPEND_S = 75.0
+"""How long Ctrl-C waits for a checkpoint; a second one does not wait. Scripts of torchrun have 60 s for
+their end, and what they have written is uploaded after it."""
 
 
 @dataclass(frozen=True, slots=True)
