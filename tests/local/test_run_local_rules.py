@@ -3,15 +3,19 @@
 import io
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.local import LocalError, machine
+from trainingrun.local import LocalError, machine, processes
 from trainingrun.local.attempts import (
+    Driver,
     FailedAttempt,
     GiveUp,
     Retry,
@@ -24,10 +28,13 @@ from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
 from trainingrun.local.run import _terminable
 from trainingrun.rendering import RenderSettings, contract
+from trainingrun_protocol.contract import PROGRESS_FILE, SUSPEND_FILE
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE
 from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
     Progress,
+    ProgressResult,
     RankRow,
     Record,
     RecordKind,
@@ -322,14 +329,41 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         Folder.prepare(a_run(), tmp_path / "file", resume=False)
 
 
+def test_a_driver_that_succeeds_while_it_is_asked_to_end_has_succeeded(tmp_path: Path) -> None:
+    document = Progress(attempt=1, state=RunState.SUCCEEDED, result=ProgressResult(metrics={}))
+    text = document.model_dump_json(by_alias=True)
+    code = (
+        "import pathlib, time\n"
+        f"state = pathlib.Path({str(tmp_path)!r})\n"
+        f"while not (state / {SUSPEND_FILE!r}).exists(): time.sleep(0.01)\n"
+        f"(state / {PROGRESS_FILE!r}).write_text({text!r})\n"
+        f"raise SystemExit({DONE_EXIT_CODE})"
+    )
+
+    class Head:
+        """What a driver needs of a Ray: a head, on which this code finishes a run."""
+
+        head = SimpleNamespace(state=tmp_path)
+
+        def start_on_head(
+            self, _arguments: list[str], _variables: dict[str, str], log: Path
+        ) -> "subprocess.Popen[bytes]":
+            return processes.start([sys.executable, "-c", code], os.environ, log)
+
+    own = contract(Folder.prepare(a_run(), tmp_path / "runs", False).run, 1, RenderSettings())
+    driver = Driver(Head(), own, tmp_path / "log")  # type: ignore[arg-type]
+    assert driver.success() is None
+    assert not driver.suspend(60)
+    assert driver.success() == document
+
+
 def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_no() -> None:
     with pytest.raises(KeyboardInterrupt), _terminable():
-        os.kill(os.getpid(), signal.SIGHUP)
-        signal.pause()
+        signal.raise_signal(signal.SIGHUP)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with _terminable():
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 

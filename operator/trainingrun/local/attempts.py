@@ -96,6 +96,12 @@ class Driver:
         except (OSError, subprocess.TimeoutExpired):
             return False
 
+    def success(self) -> Progress | None:
+        """Its last document, where it has ended and the run has succeeded."""
+        last = self.progress()
+        done = self.exit_code == DONE_EXIT_CODE and last is not None and last.result is not None
+        return last if done else None
+
     def kill(self) -> None:
         """Kill it and every process that it started."""
         processes.kill(self._process)

@@ -47,8 +47,8 @@ from .terminal_text import cell
 
 _POLL_S = 0.2
 _SUSPEND_S = 75.0
-"""How long Ctrl-C waits for a checkpoint; a second one does not wait. Scripts of torchrun have 60 s for
-their end, and what they have written is uploaded after it."""
+"""How long Ctrl-C waits for a checkpoint; a second one does not wait. Scripts of torchrun have 60 s
+for their end, and what they have written is uploaded after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ def run_locally(
 
     Raises:
         LocalError: The run cannot be trained on this machine.
-        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is cleaned up and it can be resumed.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is cleaned up, and the run can be
+            resumed.
     """
     began = time.monotonic()
     for module in ("ray", "torch", "trainingrun_runtime"):
@@ -116,7 +117,7 @@ def run_locally(
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     workers = run.spec.workers
-    with folder.record as record:
+    with folder.record as record, contextlib.ExitStack() as at_end:
         folder.begin()
         ray = LocalRay(
             folder.logs,
@@ -136,9 +137,9 @@ def run_locally(
                 final = loop.run_attempts()
             # Before the nodes are ended, which takes seconds.
             succeeded = _show_end(run, loop, final, time.monotonic() - began, console)
-        record.ended(
-            Phase.SUCCEEDED if succeeded else Phase.FAILED, final if isinstance(final, str) else ""
-        )
+            # After the nodes have uploaded what was printed, also where Ctrl-C ends them.
+            phase = Phase.SUCCEEDED if succeeded else Phase.FAILED
+            at_end.callback(record.ended, phase, final if isinstance(final, str) else "")
         return succeeded
 
 
@@ -238,6 +239,9 @@ class _Loop:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
                 last = driver.progress()
+                if (done := driver.success()) is not None:
+                    self._show(done)
+                    return done
                 how = "" if saved else unsaved(last)
                 if last is not None:
                     self.folder.record.show(last)
