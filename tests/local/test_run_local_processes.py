@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from trainingrun.local import processes
 
@@ -32,6 +33,26 @@ def test_kill_ends_a_process_with_all_its_descendants(tmp_path: Path) -> None:
     processes.kill(process)
     assert living(301, 302, 303) == []
     assert process.returncode == -9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_CHILD_SUBREAPER")
+def test_kill_does_not_wait_for_orphans_that_only_this_process_can_reap(tmp_path: Path) -> None:
+    code = f"""
+import ctypes, sys, time
+sys.path.insert(0, {str(ROOT / "operator")!r})
+import psutil
+from pathlib import Path
+from trainingrun.local import processes
+ctypes.CDLL(None).prctl(36, 1)  # orphans become children of this process, as of process 1
+family = ["sh", "-c", "(setsid sleep 305 & sleep 306) & sleep 307"]
+process = processes.start(family, {{"PATH": "/usr/bin:/bin"}}, Path({str(tmp_path / "log")!r}))
+while len(psutil.Process(process.pid).children(recursive=True)) < 3:
+    time.sleep(0.05)
+processes._END_DEADLINE_S = float("inf")
+processes.kill(process)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert living(305, 306, 307) == []
 
 
 def test_what_an_owner_started_ends_when_the_owner_is_killed(tmp_path: Path) -> None:

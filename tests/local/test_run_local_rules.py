@@ -2,22 +2,39 @@
 
 import io
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.local import LocalError, machine
-from trainingrun.local.attempts import GiveUp, Retry, Tally, after_failure
+from trainingrun.local import LocalError, machine, processes
+from trainingrun.local.attempts import (
+    Driver,
+    FailedAttempt,
+    GiveUp,
+    Retry,
+    Tally,
+    after_failure,
+    outcome,
+)
 from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
+from trainingrun.local.run import _terminable
 from trainingrun.rendering import RenderSettings, contract
+from trainingrun_protocol.contract import PROGRESS_FILE, SUSPEND_FILE
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE
 from trainingrun_protocol.progress import (
     Failure,
+    LastCheckpoint,
     Progress,
+    ProgressResult,
     RankRow,
     Record,
     RecordKind,
@@ -89,6 +106,15 @@ def test_attempts_without_progress_end_the_run_whatever_ended_them() -> None:
         after_failure(rules, first.tally, APPLICATION, newer_checkpoint=False), GiveUp
     )
     assert isinstance(after_failure(rules, first.tally, APPLICATION, newer_checkpoint=True), Retry)
+
+
+def test_a_checkpoint_of_an_attempt_before_is_no_progress_of_this_one() -> None:
+    made = LastCheckpoint(uri="s3://runs/demo/a", step=5, time=1.0)
+    document = Progress(attempt=2, state=RunState.FAILED, checkpoint=made, failure=STORAGE)
+    for before, newer in ((0, True), (4, True), (5, False)):
+        ended = outcome(1, document, before)
+        assert isinstance(ended, FailedAttempt)
+        assert ended.newer_checkpoint == newer
 
 
 @pytest.mark.parametrize(
@@ -303,6 +329,45 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
         Folder.prepare(a_run(), tmp_path / "file", resume=False)
 
 
+def test_a_driver_that_succeeds_while_it_is_asked_to_end_has_succeeded(tmp_path: Path) -> None:
+    document = Progress(attempt=1, state=RunState.SUCCEEDED, result=ProgressResult(metrics={}))
+    text = document.model_dump_json(by_alias=True)
+    code = (
+        "import pathlib, time\n"
+        f"state = pathlib.Path({str(tmp_path)!r})\n"
+        f"while not (state / {SUSPEND_FILE!r}).exists(): time.sleep(0.01)\n"
+        f"(state / {PROGRESS_FILE!r}).write_text({text!r})\n"
+        f"raise SystemExit({DONE_EXIT_CODE})"
+    )
+
+    class Head:
+        """What a driver needs of a Ray: a head, on which this code finishes a run."""
+
+        head = SimpleNamespace(state=tmp_path)
+
+        def start_on_head(
+            self, _arguments: list[str], _variables: dict[str, str], log: Path
+        ) -> "subprocess.Popen[bytes]":
+            return processes.start([sys.executable, "-c", code], os.environ, log)
+
+    own = contract(Folder.prepare(a_run(), tmp_path / "runs", False).run, 1, RenderSettings())
+    driver = Driver(Head(), own, tmp_path / "log")  # type: ignore[arg-type]
+    assert driver.success() is None
+    assert not driver.suspend(60)
+    assert driver.success() == document
+
+
+def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_no() -> None:
+    with pytest.raises(KeyboardInterrupt), _terminable():
+        signal.raise_signal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _terminable():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "train.py"}}}
 
 
@@ -344,12 +409,27 @@ def a_gpu_run(kind: str = "nvidia", workers: int = 2) -> TrainingRun:
     return a_run(workers={"count": workers, "accelerator": {"kind": kind}})
 
 
+@pytest.mark.parametrize(
+    ("shown", "expected"), [("1,0", ("1", "0")), (" GPU-1f, GPU-2e ,-1,3", ("GPU-1f", "GPU-2e"))]
+)
+def test_only_gpus_that_the_shell_leaves_are_used(
+    tmp_path: Path, shown: str, expected: tuple[str, ...]
+) -> None:
+    for number in range(4):
+        (tmp_path / f"nvidia{number}").touch()
+    spec = a_gpu_run().spec
+    assert machine.devices(spec, tmp_path, {"CUDA_VISIBLE_DEVICES": shown}) == expected
+    for none in ("", "-1"):
+        with pytest.raises(LocalError, match=f"CUDA_VISIBLE_DEVICES={none} leaves it 0"):
+            machine.devices(spec, tmp_path, {"CUDA_VISIBLE_DEVICES": none})
+
+
 def test_gpus_are_counted_on_the_machine(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert machine.devices(a_gpu_run().spec, tmp_path) == ("0", "1")
+    assert machine.devices(a_gpu_run().spec, tmp_path, {}) == ("0", "1")
     with pytest.raises(LocalError, match=r"requests 3 NVIDIA GPU\(s\) .* this machine has 2"):
-        machine.devices(a_gpu_run(workers=3).spec, tmp_path)
+        machine.devices(a_gpu_run(workers=3).spec, tmp_path, {})
 
 
 def test_other_accelerators_need_a_cluster(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a local run keeps for other commands: written as a whole, per run, and never in its way."""
 
+import errno
 import json
 import os
 import resource
@@ -45,6 +46,8 @@ def test_resume_continues_the_latest_run_of_that_name(tmp_path: Path) -> None:
     Folder.prepare(a_run(name="two"), tmp_path, False)
     again = Folder.prepare(a_run(name="one"), tmp_path, True)
     assert (again.uri, again.first_attempt) == (one.uri, 2)
+    with again.record:
+        pass
     assert Folder.prepare(a_run(name="one"), tmp_path, True).first_attempt == 3
 
 
@@ -54,6 +57,20 @@ def test_of_two_runs_of_a_name_the_one_that_was_begun_or_resumed_last_is_resumed
     Folder.prepare(a_run(name="one"), tmp_path, False)
     second = Folder.prepare(a_run(name="one"), tmp_path, False)
     assert Folder.prepare(a_run(name="one"), tmp_path, True).uri == second.uri
+
+
+def test_a_resume_that_is_refused_leaves_the_record_as_it_was(tmp_path: Path) -> None:
+    own = Folder.prepare(a_run(name="one"), tmp_path, False)
+    with own.record as record:
+        record.ended(Phase.SUCCEEDED)
+    before = latest("one", tmp_path)
+    one, other = (Folder.prepare(a_run(name="one"), tmp_path, True) for _ in range(2))
+    assert latest("one", tmp_path) == before
+    with one.record as record:
+        with pytest.raises(LocalError, match="another process trains"), other.record:
+            pass
+        record.ended(Phase.SUCCEEDED)
+    assert latest("one", tmp_path)["status"]["phase"] == "Succeeded"
 
 
 def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
@@ -80,6 +97,18 @@ def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
         f"{first.uri.rpartition('/')[2]} is resumed from its beginning, since it has no checkpoint"
     )
     assert json.loads((tmp_path / "latest.json").read_text())["uid"] == first.run.metadata.uid
+
+
+def test_a_run_that_was_refused_is_deleted_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_file: object, _kind: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    refused = Folder.prepare(a_run(name="one"), tmp_path, False)
+    refused.discard()
+    assert list(tmp_path.glob("one-*")) == []
 
 
 def test_a_name_of_which_there_is_no_run_is_not_resumed(tmp_path: Path) -> None:

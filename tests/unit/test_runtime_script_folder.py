@@ -276,6 +276,17 @@ def test_what_is_half_written_at_the_end_is_not_waited_for(group: Group) -> None
     assert group.finished == []
 
 
+def test_all_ranks_end_with_the_command_of_the_first_that_is_told_to_end(group: Group) -> None:
+    for rank in range(4):
+        group.tell(rank, Told(ended=(0, 1000.0)))
+    group.tell(2, Told(folder=group.folder(running=0)))
+    first = group.tell(0, Told(folder=group.folder(running=0)))
+    group.command = Command.SUSPEND
+    later = group.tell(2, Told(folder=group.folder(running=0, a=True)))
+    assert first.over
+    assert (later.over, later.command, later.save) == (True, first.command, None)
+
+
 def test_ranks_of_a_pod_know_how_their_scripts_have_ended(group: Group) -> None:
     group.tell(1, Told(ended=(0, 5.0)))
     group.tell(3, Told(ended=(1, 6.0)))

@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 from support.processes import wait_for
+from trainingrun_runtime.coordinator.checkpoints import Command
+from trainingrun_runtime.coordinator.scripts import Orders
 from trainingrun_runtime.known_errors.failure_causes import RaisedOnRank
 from trainingrun_runtime.worker import script_keeper, script_process
 from trainingrun_runtime.worker.script_process import ScriptProcess
-from trainingrun_runtime.worker.torchrun import with_variables
+from trainingrun_runtime.worker.torchrun import _Rank, with_variables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -63,6 +65,29 @@ def family(folder: Path) -> list[psutil.Process]:
 
 def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+class RankOfScript(_Rank):
+    """A rank whose coordinator has this command, which it is told when it asks next."""
+
+    def __init__(self, script: ScriptProcess, command: Command) -> None:
+        self._script, self._command, self._asked, self._ended = script, command, False, None
+
+    def _tell(self) -> Orders:
+        assert self._ended is None, "a failure is not told as the end of a script"
+        return Orders(self._command)
+
+
+def test_a_script_that_fails_where_all_are_to_end_has_not_failed(
+    start: Callable[[str], ScriptProcess],
+) -> None:
+    for command in (Command.CHECKPOINT_AND_EXIT, Command.SUSPEND):
+        rank = RankOfScript(start("raise SystemExit(7)"), command)
+        rank._wait()
+        assert rank._ended is not None
+        assert rank._ended[0] == 7
+    with pytest.raises(RaisedOnRank, match="7"):
+        RankOfScript(start("raise SystemExit(7)"), Command.CHECKPOINT)._end(7)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,3 +176,12 @@ class NotAFunction:
 def test_a_class_is_no_training_function() -> None:
     with pytest.raises(FunctionError, match="is not a function"):
         load_training_function(f"{__name__}:NotAFunction")
+
+
+def test_an_error_of_the_module_is_not_taken_for_a_name_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "with_a_bug.py").write_text("import os\nos.no_such_thing\ndef train(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        load_training_function("with_a_bug:train")

@@ -96,6 +96,12 @@ class Driver:
         except (OSError, subprocess.TimeoutExpired):
             return False
 
+    def success(self) -> Progress | None:
+        """Its last document, where it has ended and the run has succeeded."""
+        last = self.progress()
+        done = self.exit_code == DONE_EXIT_CODE and last is not None and last.result is not None
+        return last if done else None
+
     def kill(self) -> None:
         """Kill it and every process that it started."""
         processes.kill(self._process)
@@ -107,17 +113,20 @@ class FailedAttempt:
 
     failure: Failure
     newer_checkpoint: bool
-    """Whether it committed a checkpoint."""
+    """Whether it committed a checkpoint of a later step than those before."""
     stepped: bool
     """Whether it did a step."""
 
 
-def outcome(code: int, progress: Progress | None) -> Progress | str | FailedAttempt:
+def outcome(
+    code: int, progress: Progress | None, saved_before: int
+) -> Progress | str | FailedAttempt:
     """How an attempt ended: by success, without another attempt, or with one that may follow.
 
     Args:
         code: The driver's exit code.
         progress: Its last document.
+        saved_before: Step of the newest checkpoint of the attempts before; 0: there is none.
     """
     if code == DONE_EXIT_CODE and progress is not None and progress.result is not None:
         return progress
@@ -129,14 +138,16 @@ def outcome(code: int, progress: Progress | None) -> Progress | str | FailedAtte
         failure = Failure(
             kind="Infrastructure", message=f"the driver ended with exit code {code}, unexplained"
         )
-    return failed(failure, progress)
+    return failed(failure, progress, saved_before)
 
 
-def failed(failure: Failure, progress: Progress | None) -> FailedAttempt:
-    """An attempt that failed, of which this is the last document."""
+def failed(failure: Failure, progress: Progress | None, saved_before: int) -> FailedAttempt:
+    """An attempt that failed; its arguments are those of `outcome`."""
+    # A driver's document begins with the newest checkpoint of the drivers before it.
+    saved = progress.checkpoint.step if progress and progress.checkpoint else 0
     return FailedAttempt(
         failure,
-        newer_checkpoint=bool(progress and progress.checkpoint),
+        newer_checkpoint=saved > saved_before,
         stepped=bool(progress and progress.step_time is not None),
     )
 

@@ -91,7 +91,7 @@ class Folder:
 
     def discard(self) -> None:
         """Delete a new run that is refused: else it would be the one that `--resume` means."""
-        records.delete(self.root / self._name)
+        records.remove(self.root / self._name)
 
     @property
     def begins(self) -> str | None:
@@ -206,7 +206,7 @@ class Folder:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in data.items():
-                (folder / name).write_text(text)
+                (folder / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise LocalError(f"cannot write to {folder}: {error.strerror}") from None
         return folder / source.file

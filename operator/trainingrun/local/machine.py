@@ -1,6 +1,7 @@
 """What this machine provides: accelerators, and values of the run's environment variables."""
 
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -18,8 +19,17 @@ class LocalError(RunError):
     """A run cannot begin or go on on this machine."""
 
 
-def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...]:
+def devices(
+    spec: RunSpec, device_folder: Path = Path("/dev"), own: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
     """The NVIDIA GPUs that the run's workers share out, as CUDA numbers them; empty for CPU runs.
+
+    Where $CUDA_VISIBLE_DEVICES is set, they are those that it leaves, by the names that it has.
+
+    Args:
+        spec: What the user wants.
+        device_folder: Where the machine's devices are.
+        own: The shell's variables; default: this process's.
 
     Raises:
         LocalError: The run requests accelerators that this machine lacks. CPUs and memory are not
@@ -34,14 +44,21 @@ def devices(spec: RunSpec, device_folder: Path = Path("/dev")) -> tuple[str, ...
             "CPUs and NVIDIA GPUs only"
         )
     count = sum(1 for entry in device_folder.iterdir() if _NVIDIA.fullmatch(entry.name))
+    found, has = tuple(map(str, range(count))), f"this machine has {count}"
+    shown = (os.environ if own is None else own).get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        # CUDA ends the list at the first that is no device, such as -1.
+        names = (name.strip() for name in shown.split(","))
+        found = tuple(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
+        has = f"CUDA_VISIBLE_DEVICES={shown} leaves it {len(found)}"
     needed = spec.total_workers * wanted.count
-    if count < needed:
+    if len(found) < needed:
         raise LocalError(
             f"the run requests {needed} NVIDIA GPU(s) ({spec.total_workers} worker(s) with "
-            f"{wanted.count} each) and this machine has {count}; lower workers.count, or remove "
+            f"{wanted.count} each) and {has}; lower workers.count, or remove "
             "workers.accelerator to train on CPUs"
         )
-    return tuple(str(number) for number in range(count))
+    return found
 
 
 def memory_bytes() -> int:

@@ -92,15 +92,19 @@ def kill(*processes: "subprocess.Popen[bytes]") -> None:
         alive = [pid for pid in sorted(family, key=lambda pid: pid not in leaders) if _kill(pid)]
         for process in processes:
             process.poll()  # reaps it: an unreaped child would count as alive for ever
+        for pid in family - leaders:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)  # an orphan, where this is process 1
         if not alive:
             return
         time.sleep(0.05)
 
 
 def _kill(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    """Whether it lived; a zombie has ended, whether its parent ever reaps it or not."""
+    with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
         os.kill(pid, signal.SIGKILL)
-        return True
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
 
 

@@ -271,6 +271,8 @@ class LocalRay:
             **variables,
         }
         process = processes.start([sys.executable, *arguments], environment, log)
+        # Those that have ended are left out: their pids may be others' by now.
+        self._head_processes = [one for one in self._head_processes if one.poll() is None]
         self._head_processes.append(process)
         self._update_reaper()
         return process

@@ -71,7 +71,7 @@ class Record:
     """The record of a run that this process trains; a context manager that holds the run's lock."""
 
     def __init__(self, folder: Path, run: TrainingRun, attempt: int) -> None:
-        """Write it for the first time.
+        """Write it for the first time, that of a new run.
 
         Args:
             folder: The run's own, of those in `Folder.root`.
@@ -116,12 +116,16 @@ class Record:
         self.problem: str | None = None
         """Why the record could not be written last, in a sentence; None: it was."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / _LOCK).touch()  # the run that was begun or resumed last
         self._attempt_begins(attempt)
+        if not former:  # else what it says stays true until nothing is refused any more
+            self._first_write()
+
+    def _first_write(self) -> None:
+        (self._folder / _LOCK).touch()  # the run that was begun or resumed last
         write(self._folder / _RECORD, self._text())
 
     def __enter__(self) -> Self:
-        """Take the lock.
+        """Take the lock, and write the record of a run that is resumed.
 
         Raises:
             LocalError: Another process trains this run, or the folder cannot be written.
@@ -132,10 +136,17 @@ class Record:
             raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
         for _ in range(_LOCK_TRIES):
             if _locks(self._lock, fcntl.LOCK_EX) is not False:
+                self._resumes()
                 return self
             time.sleep(0.05)
         self._lock.close()
         raise _in_use(self._folder.parent)
+
+    def _resumes(self) -> None:
+        try:
+            self._first_write()
+        except OSError as error:
+            raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, LocalError):
@@ -337,6 +348,15 @@ def delete(folder: Path) -> None:
     ended = (found.get("status") or {}).get("phase") in ENDS
     if alive or (alive is None and not ended):
         raise LocalError(f"a process trains the run of {folder}; stop it first, by Ctrl-C")
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Delete a run's folder and its logs, whoever trains it.
+
+    Raises:
+        LocalError: It cannot be deleted.
+    """
     uid = folder.name.rpartition("-")[2]
     try:
         shutil.rmtree(folder)

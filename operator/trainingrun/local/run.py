@@ -46,8 +46,9 @@ from .starting import Wait, wait_of
 from .terminal_text import cell
 
 _POLL_S = 0.2
-_SUSPEND_S = 15.0
-"""How long Ctrl-C waits for a checkpoint; a second one does not wait."""
+_SUSPEND_S = 75.0
+"""How long Ctrl-C waits for a checkpoint; a second one does not wait. Scripts of torchrun have 60 s
+for their end, and what they have written is uploaded after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def run_locally(
 
     Raises:
         LocalError: The run cannot be trained on this machine.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; everything is cleaned up and it can be resumed.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP; everything is cleaned up, and the run can be
+            resumed.
     """
     began = time.monotonic()
     for module in ("ray", "torch", "trainingrun_runtime"):
@@ -115,7 +117,7 @@ def run_locally(
         CONFIG_ENV: json.dumps(run.spec.training.config),
     }
     workers = run.spec.workers
-    with folder.record as record:
+    with folder.record as record, contextlib.ExitStack() as at_end:
         folder.begin()
         ray = LocalRay(
             folder.logs,
@@ -135,9 +137,9 @@ def run_locally(
                 final = loop.run_attempts()
             # Before the nodes are ended, which takes seconds.
             succeeded = _show_end(run, loop, final, time.monotonic() - began, console)
-        record.ended(
-            Phase.SUCCEEDED if succeeded else Phase.FAILED, final if isinstance(final, str) else ""
-        )
+            # After the nodes have uploaded what was printed, also where Ctrl-C ends them.
+            phase = Phase.SUCCEEDED if succeeded else Phase.FAILED
+            at_end.callback(record.ended, phase, final if isinstance(final, str) else "")
         return succeeded
 
 
@@ -208,6 +210,8 @@ class _Loop:
     """Losses that were counted."""
     sweep_losses: TrialLosses = field(default_factory=TrialLosses)
     preemption: Preemption | None = None
+    preemption_told: bool = False
+    """Whether an interruption was shown as that of the preempted node."""
     log: Path = field(default_factory=Path)
     restored: bool = False
     """Whether it was shown what another run's checkpoint this run began from."""
@@ -235,6 +239,9 @@ class _Loop:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
                 saved = driver.suspend(_SUSPEND_S)
                 last = driver.progress()
+                if (done := driver.success()) is not None:
+                    self._show(done)
+                    return done
                 how = "" if saved else unsaved(last)
                 if last is not None:
                     self.folder.record.show(last)
@@ -281,6 +288,7 @@ class _Loop:
         self, driver: Driver, number: int, deadline: float
     ) -> Progress | str | FailedAttempt:
         """One attempt, until its driver has ended."""
+        saved_before = self.standing.checkpoint
         while True:
             code = driver.exit_code  # before the document, so that the last one is read
             progress = driver.progress()
@@ -290,12 +298,12 @@ class _Loop:
             self.display.show(self.folder.record.run, self._wait(driver, progress))
             self.display.output(driver.printed())
             if code is not None:
-                return outcome(code, progress)
+                return outcome(code, progress, saved_before)
             if not self.ray.head.alive:
                 driver.kill()
                 self.ray.stop()
                 failure = Failure(kind="Infrastructure", message="the head node died")
-                return failed(failure, progress)
+                return failed(failure, progress, saved_before)
             if given_up := self._judge_losses():
                 return given_up
             if time.monotonic() > deadline:
@@ -358,15 +366,17 @@ class _Loop:
         if over is None or progress.sweep is not None:
             return
         what = "training stopped"
-        if self.preemption is not None and self.preemption.node is not None:
-            what = f"node {self.preemption.node.name} preempted"
+        preempted = self.preemption.node if self.preemption is not None else None
+        if preempted is not None and not self.preemption_told:
+            self.preemption_told = True
+            what = f"node {preempted.name} preempted"
         where = f" at step {over.stopped_step}" if over.measured else ""
         self.display.note(f"{what}{where}; training again after {over.seconds:.1f} s; {over.cost}")
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM clean up as Ctrl-C does; only the main thread can set the handler."""
+    """Make SIGTERM and SIGHUP clean up as Ctrl-C does; only the main thread can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -374,8 +384,13 @@ def _terminable() -> Iterator[None]:
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    # Ignored: as nohup has it, so that the run outlives its terminal.
+    before = {kind: found for kind in kinds if (found := signal.getsignal(kind)) != signal.SIG_IGN}
+    for kind in before:
+        signal.signal(kind, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, found in before.items():
+            signal.signal(kind, found)

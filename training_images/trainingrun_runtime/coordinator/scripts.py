@@ -122,6 +122,7 @@ class Scripts:
         self._unused: int | None = None
         self._asked: float | None = None  # since when the scripts are to end
         self._deadline: float | None = None
+        self._last: Command | None = None  # what all ranks end with
 
     def meet(
         self, group: int, rank: int, world_size: int, node: str, store: tuple[str, int] | None
@@ -171,19 +172,22 @@ class Scripts:
             if command > Command.CHECKPOINT:
                 self._asked = self._asked or now
             finished = self._take(rank, told.uploaded)
-            if not self._saves and self._due():
+            if self._last is None and not self._saves and self._due():
                 self._plan()
             unused = self._unused if rank == 0 else None
             if unused is not None:
                 self._unused = None
             node = self._nodes.get(rank)
+            if self._last is None and self._over() and self._unused is None:
+                # For all: a rank that is told another one would wait for those that have gone.
+                self._last = command
             orders = Orders(
-                command=command,
+                command=command if self._last is None else self._last,
                 end_by=self._end_by(),
                 ended={r: end for r, end in self._ended.items() if self._nodes.get(r) == node},
                 save=self._saves.get(rank) if rank not in self._uploaded else None,
                 unused=unused,
-                over=self._over() and self._unused is None,
+                over=self._last is not None,
             )
         return orders, finished
 

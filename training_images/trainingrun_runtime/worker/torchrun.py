@@ -226,8 +226,6 @@ class _Rank:
                 self._wait()
                 self._name_process()
                 orders = self._tell()
-                if orders.unused is not None:
-                    self._delete(orders.unused)
                 if orders.command > Command.CHECKPOINT:
                     self._leave(orders)
         finally:
@@ -262,13 +260,17 @@ class _Rank:
         Raises:
             BaseException: it has failed.
         """
-        self._ended = (code, time.time())
+        ended = (code, time.time())
+        if code and not self._asked:
+            # A script that was asked already may have ended, and this one for the want of it.
+            self._asked = self._tell().command > Command.CHECKPOINT
+        self._ended = ended
         if code == 0:
             return
         if self._asked:
             log.warning(
-                "the script ended with %s after SIGTERM and not with 0, so what it has written in "
-                "the %g s before is in no checkpoint",
+                "the script was to end, and ended with %s and not with 0, so what it has written "
+                "in the %g s before is in no checkpoint",
                 _signal_name(-code) if code < 0 else code,
                 SETTLED_S,
             )
@@ -302,6 +304,8 @@ class _Rank:
             self._others, self._next_look = orders.ended, 0.0
         if orders.save is not None and self._uploads is None:
             self._uploads = _Upload(self._worker, self._folder, orders.save)
+        if orders.unused is not None:
+            self._delete(orders.unused)
         return orders
 
     def _leave(self, orders: Orders) -> None:

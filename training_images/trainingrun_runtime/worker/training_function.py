@@ -57,13 +57,15 @@ def load_training_function(function: str) -> Callable[..., Any]:
     """
     module, _, name = function.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise FunctionError(
             f"training.function {function!r} cannot be imported: there is no module "
             f"{error.name!r} in the image or in training.code; correct the name, or use an image "
             "or code that has it"
         ) from error
+    try:  # apart: the module itself may raise such an error, which is the user's
+        found = getattr(imported, name)
     except AttributeError as error:
         raise FunctionError(
             f"training.function {function!r} cannot be imported: module {module!r} has no "
