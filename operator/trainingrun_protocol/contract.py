@@ -50,6 +50,8 @@ CHECKPOINT_FOLDER_ENV = "TRAININGRUN_CHECKPOINT_DIR"
 """The pod's folder for the checkpoints of a script that torchrun would start, on its ranks."""
 STATE_DIRECTORY = "/tmp/trainingrun"  # noqa: S108 - a folder inside the pod's own container
 """Files by which the processes of one pod communicate: the `…_FILE` below."""
+ONE_MACHINE_ENV = "TRAININGRUN_ONE_MACHINE"
+"""Set where all of Ray's nodes are on one machine, as `trainingrun run --local` starts them."""
 STATE_DIRECTORY_ENV = "TRAININGRUN_STATE_DIRECTORY"
 """Another state directory, where several nodes share a machine."""
 PREEMPTION_NOTICE_FILE = "notice"

@@ -18,6 +18,10 @@ class NotFoundError(RunError):
     """The API server answers 404, or there is no such run on this machine."""
 
 
+class NotBegunError(RunError):
+    """A run has written nothing yet; a later call may succeed."""
+
+
 class RunTimeoutError(RunError, TimeoutError):
     """A run has not ended within the time that was given."""
 

@@ -1,5 +1,6 @@
 """What the runtime has uploaded of what a run printed: the only lines once its pods are gone."""
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from ..local import records
 from ..local.run_line import phase
 from ..local.terminal_text import duration, plain
 from . import following, log_lines
+from .errors import NotBegunError
 from .log_lines import Batch, Printed, Selection, until_its_end
 from .places import Place, Say, folder_of
 from .sources import ENDED
@@ -38,7 +40,8 @@ def batches(
 
     `followed`: that run; None: what is known of it is in the folder.
     """
-    with folder_of(place) as run:
+    with contextlib.ExitStack() as opened:
+        run = _begun(opened, place) if follow else opened.enter_context(folder_of(place))
         from trainingrun_runtime.results import open_trial
         from trainingrun_runtime.store import kept_output
 
@@ -63,6 +66,16 @@ def batches(
         elif not lines:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             say(f"There is nothing of this{of} in {bucket.root}.")
+
+
+def _begun(opened: contextlib.ExitStack, place: Place) -> "Bucket":
+    """The folder of the run; that of a local run that has not begun is waited for."""
+    own = Path(place.uri)
+    if "://" not in place.uri and records.read(own) is not None:
+        for _ in following.states(following.of_folder(own)):
+            with contextlib.suppress(NotBegunError):
+                return opened.enter_context(folder_of(place))
+    return opened.enter_context(folder_of(place))
 
 
 def _never_printed(parts: "Sequence[Part]", rank: int) -> bool:

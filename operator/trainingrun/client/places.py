@@ -12,7 +12,7 @@ from ..api.errors import RunError
 from ..local import records
 from ..rendering import names
 from ..rendering.defaults import names_storage
-from .errors import bucket_access
+from .errors import NotBegunError, bucket_access
 from .sources import ENDED, Source, ThisMachine
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def folder_of(place: Place) -> Iterator["Bucket"]:
     """The folder of the run.
 
     Raises:
+        NotBegunError: There is none yet.
         RunError: There is none, or the bucket cannot be read.
     """
     with bucket_access():
@@ -176,7 +177,7 @@ def folder_of(place: Place) -> Iterator["Bucket"]:
             recorded = "://" not in place.uri and records.read(Path(place.uri)) is not None
             if not recorded and (place.name is None or "://" not in place.uri):
                 raise RunError(str(error)) from None
-            raise RunError(
+            raise NotBegunError(
                 f"there is nothing in {place.uri} yet: {place.name} has not begun to train"
             ) from None
 

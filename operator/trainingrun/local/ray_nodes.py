@@ -24,6 +24,7 @@ from typing import Self
 
 from trainingrun_protocol.contract import (
     NOTICE_ENV,
+    ONE_MACHINE_ENV,
     PREEMPTION_NOTICE_FILE,
     SAVED_FILE,
     STATE_DIRECTORY_ENV,
@@ -141,6 +142,7 @@ class LocalRay:
             **_SETTINGS,
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             NOTICE_ENV: str(NOTICE_SECONDS),
+            ONE_MACHINE_ENV: "1",
             **environment,
         }
         self.address = ""

@@ -11,7 +11,7 @@ import ray
 import ray.train
 from ray.train.collective import barrier, broadcast_from_rank_zero
 
-from trainingrun_protocol.contract import ContractRestore
+from trainingrun_protocol.contract import ONE_MACHINE_ENV, ContractRestore
 
 from ..checkpoints.downloads import STATE_FILE, Fetched, Share, share_of, small_files
 from ..store import restore_source
@@ -58,7 +58,7 @@ def agree(
         NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
     """
     disk, in_pod = _temporary_folder(), ray.train.get_context().get_local_world_size()
-    if "KUBERNETES_SERVICE_HOST" not in os.environ:  # all of Ray's nodes are on this machine
+    if ONE_MACHINE_ENV in os.environ:
         in_pod = world_size
     uri, refused = "", dict[str, str]()
     for _ in range(MOST_TRIED):
