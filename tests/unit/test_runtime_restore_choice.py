@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from support.checkpoints import saved
+from support.checkpoints import put, saved
 from trainingrun_protocol.contract import ContractRestore
 from trainingrun_runtime.coordinator.ranks import RestoreSearch
 from trainingrun_runtime.store import restore_source
@@ -67,3 +68,22 @@ def test_a_run_whose_checkpoints_are_never_intact_is_given_up_in_a_sentence(
     assert "step-0000000005-5/rank-0/state.pt has another content than was commi" in str(
         ended.value
     )
+
+
+@pytest.mark.parametrize("session", [False, True, None])
+def test_a_file_that_is_named_like_a_sessions_makes_no_checkpoint_a_sessions(
+    only_rank: dict[str, Any], tmp_path: Path, session: bool | None
+) -> None:
+    """Of an older manifest nobody knows, so there it does."""
+    files = tmp_path / "files"
+    files.mkdir()
+    torch.save({"weights": torch.ones(2), "epoch": 3}, files / "session.pt")
+    put(only_rank["own"], files, step=20, index=1, session=session)
+    chosen = restore.agree(**only_rank, source=None)
+    if session is False:
+        assert chosen.fetched is not None
+        assert chosen.fetched.manifest.step == 20
+        chosen.fetched.close()
+    else:
+        assert chosen.fetched is None
+        assert "session.pt cannot be read" in chosen.skipped[0]

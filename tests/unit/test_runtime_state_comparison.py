@@ -1,14 +1,16 @@
 """Which objects are the same on every rank, by digests of their states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
+from trainingrun_runtime.session.session_context import SavedObjects
 
 SAMPLES, ROWS = 200_000, 20_000
 
@@ -62,23 +64,26 @@ def test_a_large_embedding_and_its_optimizer_that_differ_in_few_rows_are_each_ra
 
 def own(models: list[nn.Module], replicated: bool) -> set[str]:
     """What of it each rank has for itself, where each rank has one of the models."""
-    names = {name for name, _ in models[0].named_parameters()}
     numbers = []
     for model in models:
-        states = snapshot.encoded({"model": model}, {"model"})
-        found = state_comparison.fingerprints(states, {"model": names} if replicated else None)
+        saved = SavedObjects({"model": model})
+        saved.replicated = {"model"} if replicated else set()
+        states = saved.states()
+        found = state_comparison.fingerprints(states, saved.buffers(states))
         numbers.append(list(found["model"]))
     return state_comparison.compare(["model"], numbers, 0).own
 
 
-def models(rank_1: str) -> list[nn.Module]:
+def models(
+    rank_1: str, wrap: Callable[[nn.Module], nn.Module] = lambda layer: layer
+) -> list[nn.Module]:
     """Of two ranks; rank 1 has a tensor of its own."""
     found = []
     for rank in range(2):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+        model = nn.Sequential(wrap(nn.Linear(4, 8)), wrap(nn.BatchNorm1d(8)))
         with torch.no_grad():
-            model.state_dict()[rank_1].add_(rank)
+            nn.Sequential.state_dict(model)[rank_1].add_(rank)
         found.append(model)
     return found
 
@@ -97,3 +102,43 @@ def test_rank_0_decides_the_buffers_of_a_model_in_data_parallelism_and_nothing_e
 ) -> None:
     """Ranks that train alone and average their weights now and then differ in between."""
     assert own(models(tensor), replicated) == expected
+
+
+class PlainState(nn.Sequential):
+    """Its state is a dict of dicts, and takes no arguments."""
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"version": 1, "layers": [dict(layer.state_dict()) for layer in self]}
+
+
+def renamed(model: nn.Module) -> nn.Module:
+    """With other names in its state than in the model."""
+
+    def rename(_: Any, state: dict[str, Any], *_args: Any) -> None:
+        for key in list(state):
+            state[f"renamed.{key}"] = state.pop(key)
+
+    model._register_state_dict_hook(rename)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "expected"), [("1.running_mean", set()), ("0.weight", {"model"})]
+)
+def test_parameters_are_compared_under_whatever_name_they_are_saved(
+    rank_1: str, expected: set[str]
+) -> None:
+    """Else all ranks would go on with the weights of rank 0."""
+    layered = models(rank_1, checkpoint_wrapper)
+    assert "0._checkpoint_wrapped_module.weight" in dict(layered[0].named_parameters())
+    assert "0.weight" in layered[0].state_dict()
+    assert own(layered, replicated=True) == expected
+    assert own([PlainState(*model) for model in models(rank_1)], replicated=True) == expected
+    assert own([renamed(model) for model in models(rank_1)], replicated=True) == expected
+
+
+def test_a_parameter_that_is_a_buffer_as_well_is_compared() -> None:
+    ranks = models("0.weight")
+    for model in ranks:
+        model.register_buffer("alias", model[0].weight.detach())  # type: ignore[index]
+    assert own(ranks, replicated=True) == {"model"}

@@ -45,12 +45,12 @@ def empty(layers: int = LAYERS) -> nn.Sequential:
 def save(
     folder: Path,
     ranks: list[dict[str, Any]],
-    parameters: dict[str, set[str]] | None = None,
+    buffers: dict[str, set[str]] | None = None,
     own: set[str] | None = None,
 ) -> None:
     for rank, objects in enumerate(ranks):
         states = snapshot.encoded(objects, objects)
-        comparison = state_comparison.Comparison(own or set(), {}, parameters or {})
+        comparison = state_comparison.Comparison(own or set(), {}, buffers or {})
         files = snapshot.take(states, comparison, Position(step=7), rank, len(ranks))
         checkpoints.write(files, folder)
 
@@ -151,12 +151,8 @@ def test_dimensions_keep_their_order_in_memory(tmp_path: Path) -> None:
 
 def test_what_rank_0_decides_is_saved_by_rank_0(tmp_path: Path) -> None:
     """In data parallelism the buffers of other ranks are their own until the next forward pass."""
-    parameters = {name for name, _ in a_model().named_parameters()}
-    save(
-        tmp_path,
-        [{"model": a_model(1.0)}, {"model": a_model(2.0)}],
-        parameters={"model": parameters},
-    )
+    buffers = {f"model.{name}" for name, _ in a_model().named_buffers()}
+    save(tmp_path, [{"model": a_model(1.0)}, {"model": a_model(2.0)}], buffers={"model": buffers})
     assert (tmp_path / "state-1.safetensors").exists()
     assert equal(restored(tmp_path, rank=1), a_model(1.0))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # which `trainingrun_runtime.results` does without
     from ray.train import Checkpoint
 
 STATE_FILE = "session.pt"
-"""Only a session's checkpoint has it."""
+"""Each session's checkpoint has it; code without a session may name a file of its own like that."""
 _FIRST = 2**17
 """Bytes that are read first of a file whose header is wanted: most headers are shorter."""
 _FILES_AT_ONCE = 4
@@ -370,7 +370,13 @@ class Share(NamedTuple):
     """For the restore of every rank."""
 
 
-def share_of(files: Collection[str], rank: int, world_size: int, former: int) -> Share:
+def share_of(
+    files: Collection[str],
+    rank: int,
+    world_size: int,
+    former: int,
+    session: bool | None = None,
+) -> Share:
     """What one rank downloads; all ranks together have every file.
 
     Args:
@@ -378,8 +384,9 @@ def share_of(files: Collection[str], rank: int, world_size: int, former: int) ->
         rank: of this process.
         world_size: how many ranks there are.
         former: how many ranks the checkpoint was made by.
+        session: see `Manifest.session`.
     """
-    if STATE_FILE not in files:
+    if session is False or STATE_FILE not in files:
         # Code without a session reads it in its own way, or not at all.
         return Share([], sorted(files)[rank::world_size])
     takers = {name: _taker(name, world_size, former) for name in sorted(files)}

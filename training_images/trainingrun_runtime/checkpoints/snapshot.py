@@ -182,7 +182,7 @@ def place(
     files: dict[str, Any] = {rank_file(rank): {**numbers, "objects": mine, "notes": of_mine}}
     alike = {name: state.tree for name, state in states.items() if name not in own}
     leave = staging.placed if rank == 0 else lambda tensor: tensor
-    trees, tensors = state_comparison.divided(alike, comparison.parameters, world_size, leave)
+    trees, tensors = state_comparison.divided(alike, comparison.buffers, world_size, leave)
     if rank == 0:
         files[STATE_FILE] = _shared(trees, noted, own, position, world_size, numbers=True)
     for kind, found in ((STATE_TENSORS, tensors.get(rank)), (RANK_TENSORS, parts)):

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from . import sharded_state, tensor_files
-from .encoding import TAG
 from .sharded_state import Encoded, described, taken_out
 from .tensor_files import STATE_TENSORS, Part
 
@@ -141,15 +140,15 @@ class Comparison(NamedTuple):
     """Names of the objects whose state is not the same on every rank."""
     same_parts: Mapping[str, Sequence[int]]
     """Ranks whose `Fingerprints.layout` is this rank's, by the object's name."""
-    parameters: Mapping[str, Collection[str]] = MappingProxyType({})
-    """Names of the parameters of those models of which rank 0 decides everything else."""
+    buffers: Mapping[str, Collection[str]] = MappingProxyType({})
+    """Places of the buffers that rank 0 decides, by the model's name."""
 
 
 def compare(
     names: Sequence[str],
     ranks: Sequence[Sequence[int]],
     rank: int,
-    parameters: Mapping[str, Collection[str]] = MappingProxyType({}),
+    buffers: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> Comparison:
     """Compare all ranks' fingerprints.
 
@@ -157,7 +156,7 @@ def compare(
         names: of the objects.
         ranks: of each rank, for each object, the numbers of its `Fingerprints`.
         rank: of this process.
-        parameters: see `Comparison`.
+        buffers: see `Comparison`.
     """
     own, same_parts, size = set(), {}, len(Fingerprints._fields)
     for index, name in enumerate(names):
@@ -169,7 +168,7 @@ def compare(
         ):
             own.add(name)
         same_parts[name] = [r for r, one in enumerate(every) if one.layout == every[rank].layout]
-    return Comparison(own, same_parts, parameters)
+    return Comparison(own, same_parts, buffers)
 
 
 def _differ(contents: Iterable[tuple[int, int]]) -> bool:
@@ -179,20 +178,21 @@ def _differ(contents: Iterable[tuple[int, int]]) -> bool:
 
 
 def fingerprints(
-    states: Mapping[str, Encoded], replicated: Mapping[str, Collection[str]] | None = None
+    states: Mapping[str, Encoded],
+    buffers: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> dict[str, Fingerprints]:
     """Short digests of each state.
 
     Args:
         states: encoded, by name.
-        replicated: names of the parameters of those models of which rank 0 decides everything else:
-            that, such as the buffers of a model in data parallelism, is not compared.
+        buffers: see `Comparison`; of those models the other tensors alone are compared.
     """
     found = {}
     for name, state in states.items():
         some, replicas = sharded_state.parts_of_some(state), sharded_state.replicas(state)
-        compared = (replicated or {}).get(name)
-        common = state.tree if compared is None else _parameters(state.tree, compared)
+        common = state.tree
+        if name in buffers:
+            common = _without(state.tree, name, buffers[name])
         found[name] = Fingerprints(
             common=fingerprint([state.notes, common]),
             layout=_layout(some),
@@ -203,12 +203,33 @@ def fingerprints(
     return found
 
 
-def _parameters(tree: Any, names: Collection[str]) -> dict[str, Any] | None:
-    """The parameters of a model's encoded state; None: a state of another form."""
-    items = tree.get("items") if isinstance(tree, dict) and TAG in tree else None
-    if not isinstance(items, dict):
+def buffers_in(name: str, model: torch.nn.Module, state: Encoded) -> set[str]:
+    """Places in a model's encoded state at which its buffers are.
+
+    Found by their memory as well: `state_dict()` may name a tensor in another way than its model
+    does, as with layers in PyTorch's `checkpoint_wrapper`.
+    """
+    named = {f"{name}.{key}" for key, _ in model.named_buffers(remove_duplicate=False)}
+    memory = set(map(_memory, model.buffers())) - {None, *map(_memory, model.parameters())}
+    return {
+        place
+        for place, value in sharded_state.entries(state.tree, name)
+        if place in named or _memory(value) in memory
+    }
+
+
+def _memory(value: Any) -> tuple[int, torch.Size] | None:
+    """Where a tensor of this process is; None: that says nothing of its content."""
+    if not isinstance(value, torch.Tensor) or sharded_state.is_sharded(value):
         return None
-    return {key: item for key, item in items.items() if key in names}
+    plain = value.layout is torch.strided and value.nbytes
+    return (value.data_ptr(), value.shape) if plain else None
+
+
+def _without(tree: Any, name: str, places: Collection[str]) -> dict[str, Any]:
+    """The tensors and descriptions in an encoded state that are elsewhere, by place."""
+    found = sharded_state.entries(tree, name)
+    return {place: value for place, value in found if place not in places}
 
 
 def layout(states: Mapping[str, Encoded]) -> int:
@@ -223,7 +244,7 @@ def _layout(parts: Mapping[str, Part]) -> int:
 
 def divided(
     trees: Mapping[str, Any],
-    parameters: Mapping[str, Collection[str]],
+    buffers: Mapping[str, Collection[str]],
     ranks: int,
     leave: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
 ) -> tuple[Mapping[str, Any], Mapping[int, Mapping[str, Part]]]:
@@ -231,7 +252,7 @@ def divided(
 
     Args:
         trees: encoded states that are the same on all ranks, by the objects' names.
-        parameters: of the models of which rank 0 decides everything else, their parameters' names.
+        buffers: see `Comparison`.
         ranks: how many there are.
         leave: see `taken_out`.
 
@@ -239,7 +260,7 @@ def divided(
         The states with descriptions of the tensors, for `session.pt`; and what each rank saves, by
         rank and by key.
     """
-    saved_by = _divided(trees, parameters, ranks) if ranks > 1 else {}
+    saved_by = _divided(trees, buffers, ranks) if ranks > 1 else {}
     tensors: dict[int, dict[str, Part]] = {}
 
     def put(place: str, tensor: torch.Tensor) -> Mapping[str, Any]:
@@ -252,13 +273,13 @@ def divided(
 
 
 def _divided(
-    trees: Mapping[str, Any], parameters: Mapping[str, Collection[str]], ranks: int
+    trees: Mapping[str, Any], buffers: Mapping[str, Collection[str]], ranks: int
 ) -> Mapping[str, int]:
     """The rank that saves each large tensor, by place; rank 0 saves the others."""
     found = {
         place: tensor
         for name, tree in trees.items()
-        for place, tensor in _movable(name, tree, parameters.get(name))
+        for place, tensor in _movable(name, tree, buffers.get(name, ()))
     }
     files = min(ranks, sum(tensor.nbytes for tensor in found.values()) // LEAST_FILE)
     if files < 2:
@@ -273,15 +294,9 @@ def _divided(
     return saved_by
 
 
-def _movable(
-    name: str, tree: Any, parameters: Collection[str] | None
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _movable(name: str, tree: Any, buffers: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """Large tensors that are the same on all ranks, by place."""
-    found = sharded_state.entries(tree, name)
-    if parameters is not None:
-        compared = _parameters(tree, parameters) or {}
-        found = [(f"{name}.{key}", value) for key, value in compared.items()]
-    for place, value in found:
+    for place, value in _without(tree, name, buffers).items():
         plain = isinstance(value, torch.Tensor) and tensor_files.fits(value)
         if plain and value.nbytes > LEAST:
             yield place, value

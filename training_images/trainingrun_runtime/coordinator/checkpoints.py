@@ -46,7 +46,9 @@ class UploadedCheckpoint:
     rows: tuple[Row, ...] = ()
     """Of a checkpoint that one rank alone has made: its newest reports."""
     ranks: tuple[int, ...] | None = None
-    """Those that have uploaded a part, of a session's checkpoint; None: it is not a session's."""
+    """Those that have uploaded a part with digests; None: unknown."""
+    session: bool = False
+    """Whether a session made it."""
     validated: bool = False
     """Whether a validation of Ray reads it, whose scores come later."""
 

@@ -171,6 +171,7 @@ class Committer:
             files=digests(self._bucket, path, upload.ranks),
             time=time.time(),
             group=upload.group,
+            session=upload.session,
             best_metric=checkpoints.best_metric,
             best_order=checkpoints.best_order,
         )

@@ -85,6 +85,7 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
                 len(metrics),
                 own,
                 ranks=tuple(range(len(metrics))) if known is not None else None,
+                session=known is not None,
                 validated=validated,
             )
             ray.get(reported)  # the table has it before the checkpoint is committed

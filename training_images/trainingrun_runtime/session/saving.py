@@ -195,12 +195,12 @@ class Saving:
     def _compare(self, states: Mapping[str, Encoded]) -> Comparison:
         context = self._context
         # Ranks that average their weights now and then have parameters of their own in between.
-        parameters = context.objects.parameters()
-        fingerprints = state_comparison.fingerprints(states, parameters)
+        buffers = context.objects.buffers(states)
+        fingerprints = state_comparison.fingerprints(states, buffers)
         names = sorted(fingerprints)
         mine = [number for name in names for number in fingerprints[name]]
         comparison = state_comparison.compare(
-            names, context.consensus.gather(mine), context.worker.rank, parameters
+            names, context.consensus.gather(mine), context.worker.rank, buffers
         )
         if comparison.own and context.worker.most_workers is not None:
             raise NotSavable(

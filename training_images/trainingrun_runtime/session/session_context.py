@@ -13,6 +13,7 @@ from ..checkpoints.downloads import files_of
 from ..checkpoints.gradients import AccumulatedGradients
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
+from ..checkpoints.state_comparison import buffers_in
 from ..checkpoints.stateful_objects import (
     NotRestorable,
     Stateful,
@@ -116,10 +117,10 @@ class SavedObjects:
             require_same(name, self._structures.setdefault(name, now), now)
         return found
 
-    def parameters(self) -> dict[str, set[str]]:
-        """Names of the parameters of the models in `replicated`, whose buffers are rank 0's."""
+    def buffers(self, states: Mapping[str, Encoded]) -> dict[str, set[str]]:
+        """Places in the states of the buffers of the models in `replicated`, which are rank 0's."""
         return {
-            name: {key for key, _ in thing.named_parameters(remove_duplicate=False)}
+            name: buffers_in(name, thing, states[name])
             for name, thing in self.objects.items()
             if name in self.replicated and isinstance(thing, torch.nn.Module)
         }

@@ -99,6 +99,8 @@ class Manifest(Wire):
     """Unix time of the commit, in seconds."""
     group: int = 0
     """Number of the worker group that made it, within the fencing token; 0: unknown."""
+    session: bool | None = None
+    """Whether a session made it; none: unknown, and its files' names tell."""
     best_metric: str | None = None
     """The metric of `checkpoints.best` at that time."""
     best_order: Literal["min", "max"] = "min"

@@ -273,4 +273,4 @@ def save(step: int, trial: int, shared: bool) -> UploadedCheckpoint:
     metrics = dict(noted.metrics) if worker.rank == 0 else {}
     session = worker.session
     rows = session.reports.recent(step) if session is not None else ()
-    return UploadedCheckpoint(path, step, worker.world_size, metrics, rows=rows)
+    return UploadedCheckpoint(path, step, worker.world_size, metrics, rows=rows, session=True)

@@ -77,7 +77,8 @@ def agree(
         fetched, uri = Fetched(bucket, manifest, retry, in_pod), bucket.uri(manifest.key)
         mine = str(fetched.folder)
         shared = ray.get(coordinator.restore_folder.remote(search, disk, mine))
-        share = share_of(manifest.files, rank, world_size, manifest.world_size)
+        former, session = manifest.world_size, manifest.session
+        share = share_of(manifest.files, rank, world_size, former, session)
         part = share if shared == mine else share._replace(common=())
         reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
         if reason is not None:
@@ -109,7 +110,7 @@ def _temporary_folder() -> str:
 
 def _unreadable(fetched: Fetched, part: Share) -> str | None:
     """Why what this rank has downloaded cannot be read, though it is as committed."""
-    if STATE_FILE not in fetched.names():
+    if fetched.manifest.session is False or STATE_FILE not in fetched.names():
         return None  # code without a session reads it in its own way
     from ..checkpoints import snapshot  # PyTorch
 
