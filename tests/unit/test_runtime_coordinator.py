@@ -419,6 +419,19 @@ def test_uploads_are_handed_out_in_order_until_each_is_processed(
     assert coordinator.next_upload(0) is None
 
 
+def test_a_checkpoint_that_was_abandoned_does_not_keep_survivors_from_saving_its_step(
+    coordinator: Coordinator,
+):
+    group = coordinator.group_started(2, 5, [])
+    upload = replace(an_upload(10, group), group=group)
+    coordinator.uploaded(upload)
+    assert coordinator.survivors().saved_step == 10
+    coordinator.abandoned(upload)
+    assert coordinator.survivors().saved_step == 5
+    commit(coordinator, replace(an_upload(20, group), group=group))
+    assert coordinator.survivors().saved_step == 20
+
+
 def test_metrics_that_come_before_their_upload_go_with_it(coordinator: Coordinator):
     coordinator.group_started(2, 0, [])
     coordinator.measured(10, {"accuracy": 0.5})

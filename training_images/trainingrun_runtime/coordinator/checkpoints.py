@@ -75,7 +75,7 @@ class Checkpoints:
         self._changed = threading.Condition()
         self._command = Command.NONE
         self._group = 0
-        self._saved_step = 0  # the newest one of the worker group in the bucket
+        self._saved_step = 0  # the newest one of the worker group that is committed
         self._commits, self._committed_at = 0, float("-inf")
         self._waiting: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
@@ -101,22 +101,24 @@ class Checkpoints:
 
     @property
     def saved_step(self) -> int:
-        """Newest step of the worker group that is in the bucket."""
-        return self._saved_step
+        """Newest step of the worker group that is committed, or uploaded and not abandoned."""
+        with self._changed:
+            uploads = [one for one in self._waiting if isinstance(one, UploadedCheckpoint)]
+            waiting = [one.step for one in uploads if one.group == self._group]
+            return max(self._saved_step, *waiting, 0)
 
     def uploaded(self, upload: UploadedCheckpoint) -> None:
         """Ray's controller: all ranks have uploaded their part of a checkpoint."""
         with self._changed:
             if upload.validated:
                 self._validating[upload.path] = (upload.step, self._group)
-            self._saved_step = max(self._saved_step, upload.step)
             metrics = {**upload.metrics, **self._early.pop(upload.step, {})}
             self._add(replace(upload, metrics=metrics, group=self._group))
 
     def measured(self, step: int, metrics: dict[str, Any]) -> None:
         """Rank 0: metrics of the last step, whose checkpoint may be uploaded or not yet."""
         with self._changed:
-            if step > self._saved_step:
+            if step > self.saved_step:
                 self._early[step] = {**self._early.get(step, {}), **metrics}
             else:
                 self._add(LateMetrics(step, metrics))
@@ -158,7 +160,9 @@ class Checkpoints:
         """An upload has a manifest now."""
         with self._changed:
             self._commits, self._committed_at = self._commits + 1, time.monotonic()
-        self.abandoned(upload)
+            if upload.group == self._group:
+                self._saved_step = max(self._saved_step, upload.step)
+            self.abandoned(upload)
 
     def commits(self) -> int:
         """How many checkpoints this driver has committed."""
