@@ -209,6 +209,17 @@ def test_a_state_is_tried_without_the_values_of_its_tensors() -> None:
         snapshot.encoded({"it": Counter({"f": lambda: 0})}, {"it"})
 
 
+def test_two_objects_with_a_tensor_of_one_name_are_refused() -> None:
+    """One would be restored with the values of the other."""
+    net = torch.nn.Sequential()
+    net.add_module("head", torch.nn.Linear(1, 1))
+    objects = {"net": net, "net.head": torch.nn.Linear(1, 1)}
+    with pytest.raises(NotSavable, match=r"net and net\.head both have a tensor net\.head\.weight"):
+        snapshot.try_out(snapshot.encoded(objects, objects))
+    objects["net.tail"] = objects.pop("net.head")
+    snapshot.try_out(snapshot.encoded(objects, objects))
+
+
 def test_a_tensor_whose_name_is_no_utf_8_is_refused(tmp_path: Path) -> None:
     """Such as one for each file of a folder; no reader of the files takes that name."""
     name = os.fsdecode(b"m\xe4dchen.wav")

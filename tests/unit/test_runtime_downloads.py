@@ -100,6 +100,21 @@ def test_files_are_downloaded_verified_and_removed(
     assert not any(map(os.path.exists, targets))
 
 
+def test_a_file_named_as_the_begun_one_of_another_is_kept(bucket: Bucket, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    contents = {"a.pt": b"whole" * 100, "a.pt.part": b"begun"}
+    for name, content in contents.items():
+        (local / name).write_bytes(content)
+    found = put(bucket, local, step=10, index=1)
+    downloads.download(bucket, found, tmp_path / "copy")
+    (tmp_path / "completed").mkdir()
+    downloads.complete(bucket, found, tmp_path / "completed")
+    for folder in ("copy", "completed"):
+        files = {file.name: file.read_bytes() for file in (tmp_path / folder).iterdir()}
+        assert files == contents
+
+
 def test_a_file_of_another_size_is_not_copied(bucket: Bucket, tmp_path: Path, place: str) -> None:
     found = saved(bucket, tmp_path / "local", step=10)
     name = "rank-0/state.pt"

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -314,15 +315,18 @@ def _is_as_committed(file: Path, digest: FileDigest) -> bool:
 def _download(bucket: Bucket, manifest: Manifest, name: str, target: Path) -> str | None:
     """Write a file if it is as committed; else a sentence."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    with part.open("wb") as file:
-        size = manifest.files[name].size
-        if size and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is found before the download
-        why = _wrong_copy(bucket, manifest, name, file)
-    if why is None:
-        part.rename(target)
-    return why
+    part = target.with_name(f".{uuid.uuid4().hex}.part")  # no name that a file beside it can have
+    try:
+        with part.open("xb") as file:
+            size = manifest.files[name].size
+            if size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is found before
+            why = _wrong_copy(bucket, manifest, name, file)
+        if why is None:
+            part.rename(target)
+        return why
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _wrong_copy(bucket: Bucket, manifest: Manifest, name: str, file: BinaryIO) -> str | None:

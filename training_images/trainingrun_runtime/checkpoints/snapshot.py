@@ -79,8 +79,10 @@ def try_out(states: Mapping[str, Encoded]) -> None:
     """Refuse what could not be saved, before anything is copied.
 
     Raises:
-        NotSavable: one of the states cannot be read back, or its tensors not be written.
+        NotSavable: one of the states cannot be read back, or its tensors not be written; or two of
+            them have a tensor of one name.
     """
+    _require_different_places(states)
     for name, state in states.items():
         tensor_files.require_names(place for place, _ in sharded_state.entries(state.tree, name))
         sharded_state.parts(state)
@@ -92,6 +94,18 @@ def try_out(states: Mapping[str, Encoded]) -> None:
         }
         if len(tensors) > MANY:
             TensorFile(tensors).require_header()
+
+
+def _require_different_places(states: Mapping[str, Encoded]) -> None:
+    """Tensors are saved by their places, in which names of objects with a dot can meet."""
+    owners = dict[str, str]()
+    for name in sorted(states):
+        for place, _ in sharded_state.entries(states[name].tree, name):
+            if (owner := owners.setdefault(place, name)) != name:
+                raise NotSavable(
+                    f"{owner} and {name} both have a tensor {place}; give the session one of these "
+                    "objects under another name"
+                )
 
 
 def require_readable(files: Mapping[str, Any]) -> None:

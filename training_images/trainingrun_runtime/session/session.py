@@ -190,7 +190,8 @@ class Session:
         """Make a checkpoint; every rank calls it at the same place.
 
         In a loop over `steps()` it is made at the end of the step, else within `epochs()` at the
-        end of the epoch, so that a resumed run does no half of either again; outside both at once;
+        end of the epoch, so that a resumed run does no half of either again (not where `break`
+        leaves the epoch: call it after the loop then); outside both at once;
         where gradients wait for a later step of their optimizer, after that one.
         Files are uploaded in the background; while a former checkpoint still is, the new one is
         made once that is done.
@@ -258,6 +259,8 @@ class Session:
                 self._pause(Place.EPOCH, self.step)
         finally:
             self._epochs = None
+            if self._save_after == "epoch":
+                self._save_after = None
 
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps still to be done, from the restored one to `total` - 1.
