@@ -55,8 +55,8 @@ def test_a_secret_without_a_token_is_named(
     apiserver: ApiServer, head: str, call_as, namespace: str
 ) -> None:
     rules = [*READ, SECRETS]
-    said = (1, "", 'Ray\'s token cannot be read: secrets "digits-1-x" not found\n')
-    assert call_as(rules, "dashboard", "digits") == said
+    said = f"Ray's token cannot be read: there is no Secret digits-1-x in namespace {namespace}\n"
+    assert call_as(rules, "dashboard", "digits") == (1, "", said)
     metadata = {"name": "digits-1-x", "namespace": namespace}
     apiserver.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
     said = (1, "", "Secret digits-1-x holds no usable auth_token\n")

@@ -66,7 +66,7 @@ def test_an_api_server_takes_every_way_of_installing(apiserver, render, everythi
             apiserver.apply(found, dry_run=True)
 
 
-@pytest.mark.parametrize("release", ["team.a", "a" * 35, "a" * 33 + ".b", "a" * 53])
+@pytest.mark.parametrize("release", ["team.a", "2026-prod", "a" * 35, "a" * 33 + ".b", "a" * 53])
 def test_an_api_server_takes_the_service_whatever_the_release_is_called(apiserver, render, release):
     namespace = {
         "apiVersion": "v1",

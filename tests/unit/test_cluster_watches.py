@@ -9,7 +9,12 @@ from support.builders import an_object
 from support.watches import a_watch
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.object_store import Key
-from trainingrun.cluster.watches import RELIST_S, STALE_AFTER_S, HistoryRewound
+from trainingrun.cluster.watches import (
+    HANDLED_CHECK_S,
+    RELIST_S,
+    STALE_AFTER_S,
+    HistoryRewound,
+)
 
 LASTS_S = 8.0
 """For which a watch is open, as kopf requests it."""
@@ -159,6 +164,40 @@ async def test_nobody_waits_for_what_is_deleted_before_its_event_comes(seen, clo
     async with asyncio.timeout(30):
         await waiting
     assert seen.store.keys() == [("ns", "one")]
+
+
+class Growing:
+    """An API server with another object in each list, of which an event comes late."""
+
+    def __init__(self, clock: list[float], late_s: float):
+        self._clock, self._late_s = clock, late_s
+        self._made: list[tuple[str, float]] = []
+
+    async def list_versions(self, *_: Any) -> tuple[dict[Key, tuple[str, int]], int]:
+        """The list."""
+        self._made.append((f"new-{len(self._made)}", self._clock[0]))
+        listed = {("ns", n): (n, 200 + i) for i, (n, _) in enumerate(self._made)}
+        return listed, 200 + len(self._made)
+
+    def arrived(self) -> list[dict[str, Any]]:
+        """Objects whose events have come."""
+        before = self._clock[0] - self._late_s
+        made = enumerate(self._made)
+        return [an_object(name, 200 + i, name) for i, (name, time) in made if time <= before]
+
+
+async def test_to_catch_up_ends_though_objects_are_made_and_events_are_later_than_that(seen, clock):
+    seen._connection = connection = Growing(clock, late_s=1.5 * RELIST_S)
+    waiting = asyncio.create_task(seen.catch_up())
+    for _ in range(100):
+        if waiting.done():
+            break
+        await asyncio.sleep(HANDLED_CHECK_S)
+        clock[0] += 0.3 * RELIST_S
+        seen.opened(LASTS_S)
+        for one in connection.arrived():
+            seen.store.update(one)
+    assert waiting.done()
 
 
 async def test_nobody_waits_for_a_watch_of_which_nothing_can_be_known(seen, clock):

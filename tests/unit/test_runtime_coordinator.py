@@ -15,6 +15,7 @@ from support.reconciled import a_polled_run, reconcile, then
 from support.runtime_calls import a_contract, a_manifest, a_report, an_upload
 from trainingrun_protocol.contract import RANK_PODS_FILE, ContractCheckpoints
 from trainingrun_protocol.progress import Failure, Hang, ProgressResult, RecordKind, RunState
+from trainingrun_runtime.coordinator import scripts
 from trainingrun_runtime.coordinator.checkpoints import Command, LateMetrics, UploadedCheckpoint
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.rank_comparison import PATIENCE_S
@@ -103,11 +104,26 @@ def test_the_head_waits_for_the_commit_of_the_last_step_and_for_no_older_one(
 def test_a_group_that_begins_after_the_head_s_notice_saves_and_leaves_too(
     coordinator: Coordinator,
 ) -> None:
-    coordinator.group_started(2, 0, [])
+    coordinator.session_began(coordinator.group_started(2, 0, []))
     assert not coordinator.save_and_exit(0)
     group = coordinator.group_started(2, 0, [])
     assert not coordinator.save_and_exit(0)
+    coordinator.session_began(group)
+    assert not coordinator.save_and_exit(0)
     assert coordinator.stepped(a_report(group, step=1)) is Command.CHECKPOINT_AND_EXIT
+
+
+def test_scripts_that_save_nothing_are_ended_once_for_the_head_s_notice(
+    coordinator: Coordinator,
+) -> None:
+    """Those that the next group starts would be ended too, and groups are counted."""
+    orders = []
+    for _ in range(2):
+        group = coordinator.group_started(1, 0, [])
+        coordinator.meet(group, 0, 1, "node", ("10.0.0.1", 4000))
+        assert not coordinator.save_and_exit(0)
+        orders.append(coordinator.script_told(group, 0, scripts.Told()).command)
+    assert orders == [Command.CHECKPOINT_AND_EXIT, Command.NONE]
 
 
 def test_of_code_without_a_session_any_later_checkpoint_lets_the_head_end(

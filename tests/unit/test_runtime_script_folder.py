@@ -287,6 +287,19 @@ def test_all_ranks_end_with_the_command_of_the_first_that_is_told_to_end(group: 
     assert (later.over, later.command, later.save) == (True, first.command, None)
 
 
+def test_a_call_that_began_before_a_command_does_not_end_its_rank_in_another_way(
+    group: Group,
+) -> None:
+    for rank in range(4):
+        group.tell(rank, Told(ended=(0, 1000.0)))
+    group.tell(0, Told(folder=group.folder(running=0)))
+    group.command = Command.CHECKPOINT_AND_EXIT
+    assert group.tell(1, Told()).command == Command.CHECKPOINT_AND_EXIT
+    group.command = Command.NONE  # read before, and late
+    last = group.tell(2, Told(folder=group.folder(running=0)))
+    assert (last.over, last.command) == (True, Command.CHECKPOINT_AND_EXIT)
+
+
 def test_ranks_of_a_pod_know_how_their_scripts_have_ended(group: Group) -> None:
     group.tell(1, Told(ended=(0, 5.0)))
     group.tell(3, Told(ended=(1, 6.0)))

@@ -178,8 +178,8 @@ def _rules(node: Schema) -> list[Schema]:
 
 
 def run_spec() -> Schema:
-    """The schema of a run's spec, before `bounded`, and without the requirements of the model that
-    TrainingDefaults may meet: the operator checks them, once it has merged both.
+    """The schema of a run's spec, without the requirements of the model that TrainingDefaults may
+    meet: the operator checks them, once it has merged both.
     """
     spec = schema(RunSpec)
     storage = dict(spec["properties"]["storage"])

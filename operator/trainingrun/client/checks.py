@@ -134,9 +134,11 @@ def _serves(kube: "Kube", api_version: str, kind: str) -> bool:
 
 
 def _fields(found: Mapping[str, Any]) -> Iterator[str]:
-    """The paths of all fields of a CRD's v1alpha1."""
+    """The paths of all fields of a CRD's v1alpha1; of what keeps unknown ones, nothing below."""
 
     def below(path: str, node: Mapping[str, Any]) -> Iterator[str]:
+        if node.get("x-kubernetes-preserve-unknown-fields"):
+            return
         for name, child in (node.get("properties") or {}).items():
             yield f"{path}{name}"
             yield from below(f"{path}{name}.", child.get("items") or child)

@@ -41,7 +41,16 @@ _CONFLICT = "; change these fields with the tool that set them, or choose anothe
 
 
 class ForbiddenError(RunError):
-    """The API server answers 401 or 403: what was asked for stays unknown."""
+    """The API server answers 401 or 403: what was asked for stays unknown.
+
+    Args:
+        sentence: What it says.
+        status: The answer's HTTP status.
+    """
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class RefusedError(RunError):
@@ -143,7 +152,14 @@ class Kube:
             text = answer.read()
             if not 200 <= answer.status <= 299:
                 raise ApiException(http_resp=answer)
-        return dict(loads(text))
+        try:
+            return dict(loads(text))
+        except (ValueError, TypeError):
+            raise RefusedError(
+                f"{about}: the answer is not JSON; does the address in the kubeconfig lead to the "
+                "API server?",
+                answer.status,
+            ) from None
 
     def _answer(
         self,
@@ -314,12 +330,18 @@ class Kube:
             return None
         secret, key = reference["name"], reference["key"]
         try:
-            found = self._request("GET", self._core("secrets", secret), "Ray's token")
-        except ForbiddenError as error:
-            raise RunError(
-                f"{error}; ask for the verb get of secrets in namespace {self.namespace}, or of "
-                f"{secret} alone"
+            about = "Ray's token cannot be read"
+            found = self._request("GET", self._core("secrets", secret), about)
+        except NotFoundError:
+            raise NotFoundError(
+                f"{about}: there is no Secret {secret} in namespace {self.namespace}"
             ) from None
+        except ForbiddenError as error:
+            missing = (
+                f"; ask for the verb get of secrets in namespace {self.namespace}, or of {secret} "
+                "alone"
+            )
+            raise RunError(f"{error}{missing if error.status == 403 else ''}") from None
         try:
             return base64.b64decode((found.get("data") or {})[key], validate=True).decode("ascii")
         except (KeyError, ValueError):
@@ -381,9 +403,8 @@ class Kube:
             if rest:
                 yield rest.decode(errors="replace")
         except ForbiddenError as error:
-            raise RunError(
-                f"{error}; ask for the verb get of pods/log in namespace {self.namespace}"
-            ) from None
+            missing = f"; ask for the verb get of pods/log in namespace {self.namespace}"
+            raise RunError(f"{error}{missing if error.status == 403 else ''}") from None
         except RefusedError as error:
             if error.status == 400:  # "container is waiting to start"
                 raise NoLogError(str(error)) from None
@@ -448,7 +469,7 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
                 f"{what}: not found; is the name right, and the operator installed?"
             ) from None
         if error.status in (401, 403):
-            raise ForbiddenError(f"{what}: {_message(error)}") from None
+            raise ForbiddenError(f"{what}: {_message(error)}", error.status) from None
         if not error.status:
             raise _unreachable(error) from None
         advice = after_conflict if error.status == 409 else ""

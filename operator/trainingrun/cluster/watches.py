@@ -448,13 +448,14 @@ class Watch:
         Not while nothing can be known of it: `stale` says so. Listed anew, for of what is deleted
         while no watch is open no event may come.
         """
-        until = 0.0
+        until, wait = 0.0, RELIST_S
 
         def is_over() -> bool:
             return self._monotonic() > until
 
         while self.state == "synced" and self.stale is None:
-            listed, until = await self._list(), self._monotonic() + RELIST_S
+            listed, until = await self._list(), self._monotonic() + wait
+            wait *= 2  # events may be later than that, while more objects come
             if await self._follow(*listed, give_up=is_over):
                 return
 

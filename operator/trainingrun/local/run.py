@@ -381,7 +381,10 @@ def _terminable() -> Iterator[None]:
         yield
         return
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    def interrupt(kind: int, _frame: FrameType | None) -> None:
+        if kind == signal.SIGHUP:
+            # A shell hands it on, and then the kernel sends it again: no second Ctrl-C.
+            signal.signal(kind, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     kinds = (signal.SIGTERM, signal.SIGHUP)

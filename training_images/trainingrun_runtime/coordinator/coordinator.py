@@ -125,6 +125,7 @@ class Coordinator:
         self._hangs = Hangs(contract.hang)
         self._rating = TrialRating(contract.trial.metric if contract.trial else None)
         self._needed = contract.needed_metrics
+        self._head_ends = False
         self._last_report = b""
         self._report_uri: str | None = None
         self._most_workers: int | None = None
@@ -389,7 +390,9 @@ class Coordinator:
     def save_and_exit(self, commits: int) -> bool:
         """The driver, again and again: the head's pod ends, so have the ranks save and leave.
 
-        A worker group that begins forgets what the former one was asked.
+        A worker group that begins forgets what the former one was asked. Only one with a session is
+        asked too: scripts of torchrun that have nothing to save would be ended once more, by each
+        further group.
 
         Args:
             commits: how many there were when the pod's notice came.
@@ -398,11 +401,14 @@ class Coordinator:
             Whether one was made since that holds the last step. Code without a session reports
             steps that it does not save, so of it any commit counts.
         """
+        has_session = self._progress.has_session
         if self._checkpoints.commits() > commits:
-            unsaved = self._progress.has_session and self._progress.loss_history().unsaved
+            unsaved = has_session and self._progress.loss_history().unsaved
             if not unsaved:
                 return True
-        self._checkpoints.request(Command.CHECKPOINT_AND_EXIT)
+        if has_session or not self._head_ends:
+            self._checkpoints.request(Command.CHECKPOINT_AND_EXIT)
+        self._head_ends = True
         return False
 
     def committed(self, upload: UploadedCheckpoint, manifest: Manifest, uri: str) -> None:

@@ -122,6 +122,7 @@ class Scripts:
         self._unused: int | None = None
         self._asked: float | None = None  # since when the scripts are to end
         self._deadline: float | None = None
+        self._command = Command.NONE  # the greatest that a rank was told
         self._last: Command | None = None  # what all ranks end with
 
     def meet(
@@ -169,6 +170,8 @@ class Scripts:
                 self._kept.setdefault(rank, told.folder.fingerprint)
             if told.deadline is not None:
                 self._deadline = min(self._deadline or told.deadline, told.deadline)
+            # A former call may come later.
+            self._command = command = max(self._command, command)
             if command > Command.CHECKPOINT:
                 self._asked = self._asked or now
             finished = self._take(rank, told.uploaded)

@@ -389,8 +389,8 @@ class Attempt:
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: make a checkpoint before its Ray ends."""
         before = ray.get(self._coordinator.commits.remote())
-        while time.time() < notice.deadline:
-            if ray.get(self._coordinator.save_and_exit.remote(before)):
+        while not ray.get(self._coordinator.save_and_exit.remote(before)):
+            if time.time() >= notice.deadline:
                 break
             time.sleep(0.1)
         try:

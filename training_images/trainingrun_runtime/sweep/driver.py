@@ -324,10 +324,12 @@ def _checkpoint_all(trials: Iterable[ContractTrial], deadline: float) -> None:
             waiting[name] = ray.get(coordinator.commits.remote(), timeout=CALL_S)
         except (ValueError, ray.exceptions.RayError) as error:
             log.warning("%s makes no checkpoint: %s", name, first_line(error))
-    while waiting and time.time() < deadline:
+    while waiting:
         for name, before in list(waiting.items()):
             if _has_saved(name, before):
                 del waiting[name]
+        if time.time() >= deadline:
+            break
         time.sleep(0.1)
 
 
@@ -335,5 +337,7 @@ def _has_saved(name: str, before: int) -> bool:
     try:
         coordinator: Any = ray.get_actor(name)
         return bool(ray.get(coordinator.save_and_exit.remote(before), timeout=CALL_S))
+    except ray.exceptions.GetTimeoutError:
+        return False
     except (ValueError, ray.exceptions.RayError):
         return True  # it has ended meanwhile
