@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -357,17 +359,23 @@ def test_a_driver_that_succeeds_while_it_is_asked_to_end_has_succeeded(tmp_path:
     assert driver.success() == document
 
 
-def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_no() -> None:
+@pytest.fixture
+def hang_up() -> Iterator[Callable[[Any], None]]:
+    """Sets what SIGHUP does in this process; afterwards it does what it did before."""
+    before = signal.getsignal(signal.SIGHUP)  # whoever started the tests may ignore it
+    yield lambda action: signal.signal(signal.SIGHUP, action)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_no(hang_up) -> None:
+    hang_up(signal.SIG_DFL)
     with _terminable():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)  # the kernel's, after the shell's
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with _terminable():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    hang_up(signal.SIG_IGN)
+    with _terminable():
+        signal.raise_signal(signal.SIGHUP)
 
 
 SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "train.py"}}}

@@ -3,7 +3,7 @@ hold, and types of fields.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Strict, model_validator
@@ -79,7 +79,7 @@ class Model(Wire):
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
         """As to the API server, a null in a field is a field that is not set."""
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict) or None not in value.values():
             return value
         known = {field.alias for field in cls.model_fields.values()}
         return {key: item for key, item in value.items() if item is not None or key not in known}

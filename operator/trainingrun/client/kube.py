@@ -414,7 +414,7 @@ class Kube:
         """The log of a pod's container, piece by piece."""
         with _one_sentence(f"the log of pod {pod}"):
             answer = self._answer("GET", self._core("pods", pod, "log"), query, timeout_s)
-            if answer.status != 200:
+            if not 200 <= answer.status <= 299:  # 204: the pod has no node
                 answer.read()
                 raise ApiException(http_resp=answer)
             yield from answer.response.stream()

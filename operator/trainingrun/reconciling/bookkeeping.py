@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from trainingrun_protocol.failure_rules import FailureFacts
+from trainingrun_protocol.wire import Wire
 
 from ..api.base import Model
 from ..api.status import LossReason
@@ -28,8 +29,10 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
 """What is forgotten between two attempts."""
 
 
-class CountedDisruption(Model):
-    """One loss that was counted."""
+class CountedDisruption(Wire):
+    """One loss that was counted. No `Model`, whose validators would be called for each."""
+
+    model_config = ConfigDict(extra="forbid")
 
     reason: LossReason
     """What it was counted as."""
