@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from support.local_runs import Run
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
 from trainingrun_protocol.progress import RecordKind
+
+
+# Of what `make test` leaves out: e2e-full kills a rank under a rule on a cluster.
+pytestmark = pytest.mark.slow
 
 
 def test_a_rule_ends_the_attempt_for_a_dead_rank_and_keeps_its_last_step(

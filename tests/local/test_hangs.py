@@ -13,6 +13,9 @@ from trainingrun_protocol.contract import STACKS_REQUEST_FILE, ContractHang
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.store import kept_stacks
 
+# Of what `make test` leaves out: e2e stops a training process on a cluster.
+pytestmark = pytest.mark.slow
+
 PACE = {"steps": 120, "step_seconds": 0.1}
 
 
@@ -57,7 +60,6 @@ def test_a_stopped_rank_is_replaced_and_no_step_is_lost(ray: LocalRay, tmp_path:
     assert all(b"training_function.py" in text for text in texts.values())
 
 
-@pytest.mark.slow
 def test_loops_locks_and_stops_each_cost_no_step_and_change_no_weight(
     ray: LocalRay, tmp_path: Path
 ) -> None:
@@ -80,7 +82,6 @@ def test_loops_locks_and_stops_each_cost_no_step_and_change_no_weight(
     assert run.metrics()["weights_sha256"] == whole.metrics()["weights_sha256"]
 
 
-@pytest.mark.slow
 def test_a_hang_that_is_only_reported_ends_nothing(ray: LocalRay, tmp_path: Path) -> None:
     run = hanging_run(ray, tmp_path)
     hang = run.contract.hang.model_copy(update={"action": "Report"})
@@ -111,7 +112,6 @@ time.sleep(35)  # longer than ranks may be idle
 """
 
 
-@pytest.mark.slow
 def test_a_script_that_works_on_after_its_training_is_no_hang(
     ray: LocalRay, tmp_path: Path
 ) -> None:
@@ -123,7 +123,6 @@ def test_a_script_that_works_on_after_its_training_is_no_hang(
     assert run.progress().hang is None
 
 
-@pytest.mark.slow
 def test_a_hang_while_the_user_s_module_is_imported_is_found_and_ended(tmp_path: Path) -> None:
     logs = tmp_path / "ray"
     logs.mkdir()
@@ -138,7 +137,6 @@ def test_a_hang_while_the_user_s_module_is_imported_is_found_and_ended(tmp_path:
     assert progress.step == 5
 
 
-@pytest.mark.slow
 def test_what_ray_s_detector_of_nccl_finds_is_a_hang(tmp_path: Path) -> None:
     """With a stand-in for `ncclras`, which needs GPUs."""
     programs, hangs = Path(__file__).parents[1] / "support", tmp_path / "hangs"
