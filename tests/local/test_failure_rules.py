@@ -10,7 +10,6 @@ from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
 from trainingrun_protocol.progress import RecordKind
 
-
 # Of what `make test` leaves out: e2e-full kills a rank under a rule on a cluster.
 pytestmark = pytest.mark.slow
 
