@@ -40,8 +40,8 @@ _APPLY = {"fieldManager": "trainingrun-submit", **_STRICT}
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
-class ForbiddenError(RunError):
-    """The API server answers 401 or 403: what was asked for stays unknown.
+class _AnsweredError(RunError):
+    """The API server answers, and not with what was asked for.
 
     Args:
         sentence: What it says.
@@ -53,17 +53,12 @@ class ForbiddenError(RunError):
         self.status = status
 
 
-class RefusedError(RunError):
-    """The API server answers with an error.
+class ForbiddenError(_AnsweredError):
+    """The API server answers 401 or 403: what was asked for stays unknown."""
 
-    Args:
-        sentence: What it says.
-        status: The answer's HTTP status.
-    """
 
-    def __init__(self, sentence: str, status: int) -> None:
-        super().__init__(sentence)
-        self.status = status
+class RefusedError(_AnsweredError):
+    """The API server answers with another error."""
 
 
 class NoLogError(RunError):
