@@ -98,13 +98,18 @@ class Driver:
 
     def success(self) -> Progress | None:
         """Its last document, where it has ended and the run has succeeded."""
-        last = self.progress()
-        done = self.exit_code == DONE_EXIT_CODE and last is not None and last.result is not None
-        return last if done else None
+        code = self.exit_code  # before the document, so that the last one is read
+        return _success(code, self.progress())
 
     def kill(self) -> None:
         """Kill it and every process that it started."""
         processes.kill(self._process)
+
+
+def _success(code: int | None, progress: Progress | None) -> Progress | None:
+    """The last document of a driver that has ended with this code, where the run has succeeded."""
+    done = code == DONE_EXIT_CODE and progress is not None and progress.result is not None
+    return progress if done else None
 
 
 @dataclass(frozen=True)
@@ -128,8 +133,8 @@ def outcome(
         progress: Its last document.
         saved_before: Step of the newest checkpoint of the attempts before; 0: there is none.
     """
-    if code == DONE_EXIT_CODE and progress is not None and progress.result is not None:
-        return progress
+    if (done := _success(code, progress)) is not None:
+        return done
     if code == LEASE_LOST_EXIT_CODE:
         return "another process trains this run now, and only one may"
     failure = progress.failure if progress is not None else None

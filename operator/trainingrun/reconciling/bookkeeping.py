@@ -4,14 +4,13 @@ Everything here exists so that an operator that is killed between any two lines 
 and forgets nothing. It stays small: pods are kept only while their attempt runs.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.wire import Wire
 
-from ..api.base import Model
 from ..api.status import LossReason
 
 OF_ONE_ATTEMPT: dict[str, Any] = {
@@ -29,10 +28,14 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
 """What is forgotten between two attempts."""
 
 
-class CountedDisruption(Wire):
-    """One loss that was counted. No `Model`, whose validators would be called for each."""
+class _Entry(Wire):
+    """A part of it. No object of the API, whose checks would be made of each at each reconcile."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class CountedDisruption(_Entry):
+    """One loss that was counted."""
 
     reason: LossReason
     """What it was counted as."""
@@ -72,7 +75,7 @@ class CountedDisruption(Wire):
         return self.rule if self.rule_pays else self.reason.budget
 
 
-class Charged(Model):
+class Charged(_Entry):
     """Where a run was when a budget was used last."""
 
     step: int = 0
@@ -81,7 +84,7 @@ class Charged(Model):
     """Seconds in steps that counted until then."""
 
 
-class RuleCount(Model):
+class RuleCount(_Entry):
     """How often a rule was met."""
 
     matches: int = 0
@@ -90,7 +93,7 @@ class RuleCount(Model):
     """When the last one was counted."""
 
 
-class AvoidedNode(Model):
+class AvoidedNode(_Entry):
     """A node that pods exclude although it is well."""
 
     time: str
@@ -103,7 +106,7 @@ class AvoidedNode(Model):
     """Whether the worker pods that were there are replaced."""
 
 
-class Interruption(Model):
+class Interruption(_Entry):
     """Losses whose cost is not known yet: the training has not continued since."""
 
     first: int
@@ -118,7 +121,7 @@ class Interruption(Model):
     """status.goodput's lost work and recovery before it."""
 
 
-class Held(Model):
+class Held(_Entry):
     """What a run's pods take while they hold their nodes."""
 
     devices: int = 0
@@ -137,7 +140,7 @@ class Held(Model):
     """Whether the on-demand price of some spot node is not known."""
 
 
-class Meter(Model):
+class Meter(_Entry):
     """What a run has used until now."""
 
     time: str | None = None
@@ -160,7 +163,7 @@ class Meter(Model):
     """Whether the on-demand price of some spot node was not known."""
 
 
-class TimeSpent(Model):
+class TimeSpent(_Entry):
     """Where one driver's or all earlier drivers' time went, in seconds."""
 
     productive: float = 0
@@ -168,7 +171,7 @@ class TimeSpent(Model):
     checkpoint: float = 0
 
 
-class Told(Model):
+class Told(_Entry):
     """What one webhook of spec.notify has been told."""
 
     ids: dict[str, str] = Field(default_factory=dict)
@@ -178,10 +181,8 @@ class Told(Model):
     """Why what waits is not sent, once an event has said so."""
 
 
-class Bookkeeping(Model):
+class Bookkeeping(Wire):
     """`status.seen`."""
-
-    model_config: ClassVar[ConfigDict] = {**Model.model_config, "extra": "ignore"}
 
     head: str | None = None
     """UID of the newest attempt's head pod, once KubeRay's status has named one; kept until the
