@@ -152,9 +152,13 @@ def test_a_run_that_is_deleted_meanwhile_is_a_sentence(server: Server, asking: A
 def test_a_malformed_run_and_a_lying_server_end_nothing(server: Server, asking: Asking) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, {"metadata": {"name": "digits"}, "status": [1]})]
     assert "cannot be shown" in asking.page("/runs/team-a/digits")
-    for answer in ((200, {"items": 7}), (200, b"<html>"), (200, {"kind": "Status"})):
-        server.answers[RUNS] = [answer]
-        assert "cannot be shown" in asking.page()
+    for answer, sentence in (
+        ({"items": 7}, "cannot be shown"),
+        (b"<html>", "the answer is not JSON; does the address in the kubeconfig lead to the API"),
+        ({"kind": "Status"}, "cannot be shown"),
+    ):
+        server.answers[RUNS] = [(200, answer)]
+        assert sentence in asking.page()
     server.answers[RUNS] = [(200, {"items": [{"metadata": {"name": "odd"}}, a_run()]})]
     assert "digits" in asking.page()
 
