@@ -67,9 +67,9 @@ def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
 ):
     """After a fallback to an older checkpoint the steps begin again from there."""
     commit(coordinator, an_upload(step=50, group=1))
-    assert not coordinator.processed("step-0000000040-2")
+    assert coordinator.is_committed("step-0000000040-2") is None
     commit(coordinator, an_upload(step=40, group=2))
-    assert coordinator.processed("step-0000000040-2")
+    assert coordinator.is_committed("step-0000000040-2")
 
 
 def test_the_record_of_a_restart_names_the_rank_that_saved_the_last_step(coordinator: Coordinator):
@@ -442,10 +442,13 @@ def test_a_checkpoint_that_was_abandoned_does_not_keep_survivors_from_saving_its
     upload = replace(an_upload(10, group), group=group)
     coordinator.uploaded(upload)
     assert coordinator.survivors().saved_step == 10
+    assert coordinator.is_committed(f"step-0000000010-{group}") is None
     coordinator.abandoned(upload)
     assert coordinator.survivors().saved_step == 5
+    assert coordinator.is_committed(f"step-0000000010-{group}") is False
     commit(coordinator, replace(an_upload(20, group), group=group))
     assert coordinator.survivors().saved_step == 20
+    assert coordinator.is_committed(f"step-0000000020-{group}") is True
 
 
 def test_metrics_that_come_before_their_upload_go_with_it(coordinator: Coordinator):

@@ -172,6 +172,33 @@ def test_a_session_is_asked_to_save_and_ends_by_itself(coordinator: Coordinator)
     assert coordinator.stepped(a_report(2, 6)) is Command.NONE
 
 
+def test_while_nothing_can_be_committed_no_group_is_asked_to_end_for_a_larger_one(
+    coordinator: Coordinator,
+) -> None:
+    """It would make a checkpoint after each step, and train little."""
+    trains(coordinator)
+    coordinator.grow(2, 8)
+    lost = an_upload(step=5, group=1)
+    coordinator.uploaded(lost)
+    coordinator.abandoned(lost)
+    assert coordinator.stepped(a_report(1, 6, total=1000)) is Command.NONE
+    coordinator.grow(2, 8)
+    assert coordinator.stepped(a_report(1, 7, total=1000)) is Command.NONE
+    made = an_upload(step=8, group=1)
+    coordinator.uploaded(made)
+    coordinator.committed(made, a_manifest(made), "s3://b/r/c")
+    coordinator.grow(2, 8)
+    assert coordinator.stepped(a_report(1, 9, total=1000)) is Command.RESIZE
+
+
+def test_an_abandoned_checkpoint_takes_no_suspension_back(coordinator: Coordinator) -> None:
+    coordinator.request(Command.SUSPEND)
+    lost = an_upload(step=5, group=1)
+    coordinator.uploaded(lost)
+    coordinator.abandoned(lost)
+    assert coordinator.stepped(a_report(1, 6)) is Command.SUSPEND
+
+
 def test_a_suspension_comes_before_a_growth(coordinator: Coordinator) -> None:
     trains(coordinator)
     coordinator.request(Command.SUSPEND)

@@ -79,7 +79,8 @@ class Checkpoints:
         self._commits, self._committed_at = 0, float("-inf")
         self._waiting: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
-        self._done: deque[str] = deque(maxlen=_DONE)
+        self._done: deque[tuple[str, bool]] = deque(maxlen=_DONE)  # name, whether committed
+        self._committing = True  # whether the newest upload that was processed is committed
         self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
 
     def begin(self, group: int, step: int) -> None:
@@ -90,9 +91,14 @@ class Checkpoints:
                 self._command = Command.NONE
 
     def request(self, command: Command) -> None:
-        """The driver: have the workers execute a command."""
+        """The driver: have the workers execute a command.
+
+        RESIZE is left out while nothing can be committed: a group that makes a checkpoint for it
+        goes on, would be asked again after its next step, and would do little else.
+        """
         with self._changed:
-            self._command = max(self._command, command)
+            if command is not Command.RESIZE or self._committing:
+                self._command = max(self._command, command)
 
     @property
     def command(self) -> Command:
@@ -162,7 +168,7 @@ class Checkpoints:
             self._commits, self._committed_at = self._commits + 1, time.monotonic()
             if upload.group == self._group:
                 self._saved_step = max(self._saved_step, upload.step)
-            self.abandoned(upload)
+            self._processed(upload, committed=True)
 
     def commits(self) -> int:
         """How many checkpoints this driver has committed."""
@@ -176,18 +182,27 @@ class Checkpoints:
     def abandoned(self, upload: UploadedCheckpoint) -> None:
         """The driver: an upload is not waited for any longer."""
         with self._changed:
-            self._waiting.remove(upload)
-            self._done.append(upload.path.rpartition("/")[2])
+            self._processed(upload, committed=False)
+            if self._command is Command.RESIZE:
+                self._command = Command.NONE
 
     def attached(self, late: LateMetrics) -> None:
         """The driver: the metrics are added to their checkpoint, or cannot be."""
         with self._changed:
             self._waiting.remove(late)
 
-    def processed(self, name: str) -> bool:
-        """Whether the checkpoint in the folder of this name was committed or abandoned."""
+    def is_committed(self, name: str) -> bool | None:
+        """Whether the checkpoint in the folder of this name was committed, or abandoned.
+
+        None: neither yet.
+        """
         with self._changed:
-            return name in self._done
+            return next((committed for done, committed in self._done if done == name), None)
+
+    def _processed(self, upload: UploadedCheckpoint, *, committed: bool) -> None:
+        self._waiting.remove(upload)
+        self._done.append((upload.path.rpartition("/")[2], committed))
+        self._committing = committed
 
     def _add(self, one: UploadedCheckpoint | LateMetrics) -> None:
         self._waiting.append(one)

@@ -161,7 +161,7 @@ class Coordinator:
     abandoned = _of(lambda self: self._checkpoints, Checkpoints.abandoned)
     attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
     commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
-    processed = _of(lambda self: self._checkpoints, Checkpoints.processed)
+    is_committed = _of(lambda self: self._checkpoints, Checkpoints.is_committed)
 
     newest_group = _of(lambda self: self._progress, RunProgress.newest_group)
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)

@@ -145,7 +145,11 @@ class Requests:
         return PreemptionNotice(deadline=deadline, pre_stop=False)
 
     def _checkpoint_and_exit(self, command: int) -> None:
-        """Make a checkpoint, wait for its commit, and end this worker group."""
+        """Make a checkpoint, wait for its commit, and end this worker group.
+
+        A group whose checkpoint was abandoned goes on in place of a larger one, which would begin
+        at an older checkpoint.
+        """
         worker, progress = self._context.worker, self._context.progress
         consensus = self._context.consensus
         progress.note_stop(consensus.agreed())
@@ -154,7 +158,9 @@ class Requests:
             self._saving.save(wait=True)
         else:
             self._saving.wait_for_upload()
-        self._saving.wait_for_commit()
+        committed = self._saving.wait_for_commit()
+        if command == Command.RESIZE and not committed:
+            return
         notice = worker.notice
         if notice is not None:
             # Before the exit: otherwise Ray places the next worker group on the pod that is about
@@ -164,10 +170,12 @@ class Requests:
         consensus.barrier()
         step = progress.step
         if command == Command.SUSPEND:
-            self._exit = Suspended(f"suspended after step {step}")
+            lost = "" if committed else "; its checkpoint could not be committed"
+            self._exit = Suspended(f"suspended after step {step}{lost}")
         elif command == Command.RESIZE:
             self._exit = Resized(f"saved after step {step}, for more workers")
         else:
+            saved = "saved" if committed else "no checkpoint could be committed"
             preempted = Preempted if notice is None else OwnPodPreempted
-            self._exit = preempted(f"a pod is preempted; saved after step {step}")
+            self._exit = preempted(f"a pod is preempted; {saved} after step {step}")
         raise self._exit

@@ -179,18 +179,20 @@ class Saving:
         if self._upload is not None:
             self._upload.wait()
 
-    def wait_for_commit(self) -> None:
-        """Return once the newest checkpoint of this group is committed or abandoned.
+    def wait_for_commit(self) -> bool:
+        """Whether the newest checkpoint of this group is committed and not abandoned.
 
-        That takes long while the store does not answer; a preemption does not wait for it. Every
-        rank asks: waiting in a collective for another rank would exceed the timeout.
+        Until that is known it takes long while the store does not answer; a preemption does not
+        wait for it. Every rank asks: waiting in a collective for another rank would exceed the
+        timeout.
         """
         if self._upload is None:
-            return
-        wait_s = 0.05
-        while not ray.get(self._context.worker.coordinator.processed.remote(self._upload.name)):
+            return True
+        coordinator, wait_s = self._context.worker.coordinator, 0.05
+        while (committed := ray.get(coordinator.is_committed.remote(self._upload.name))) is None:
             time.sleep(wait_s)
             wait_s = min(wait_s * 1.2, 1.0)
+        return bool(committed)
 
     def _compare(self, states: Mapping[str, Encoded]) -> Comparison:
         context = self._context
