@@ -31,6 +31,7 @@ FULL: dict[str, Any] = {
     "disruptions": {"preemptions": 2, "hangs": 1, "history": [{"number": 1}]},
     "hang": {"time": "2026-01-01T02:30:00Z"},
     "cost": {"atLeast": 7.5},
+    "seen": {"otherLosses": 4},
 }
 BUDGET = {"budget": {"amount": 10}}
 
@@ -68,7 +69,7 @@ def test_of_a_run_that_has_not_ended_all_that_is_known_is_shown():
         ("checkpoint_interval_seconds", "a"): 60,
         ("seconds", "a"): 100.5,
         ("productive_seconds", "a"): 50.25,
-        ("losses", "a"): 3,
+        ("losses", "a"): 7,
         ("hang_time_seconds", "a"): NOW - 1800,
         ("budget_ratio", "a"): 0.75,
     }

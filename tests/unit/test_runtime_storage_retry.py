@@ -67,7 +67,7 @@ def test_what_somebody_has_to_correct_ends_after_a_limit(
         store.retry()(store.request)
     assert caught.value.waited
     assert 120 <= store.now <= 120 + LONGEST_WAIT_S
-    assert store.told[-2:] == ["no", None]
+    assert store.told[-2:] == ["no; this is retried for 120 s", None]
 
 
 def test_an_error_that_is_certain_ends_the_wait_before_it():

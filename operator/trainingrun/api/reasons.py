@@ -306,7 +306,8 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.STORAGE_UNAVAILABLE,
-            "The bucket does not answer the driver. Training continues; uploads and commits wait.",
+            "The bucket does not answer the driver, or refuses. Training continues; uploads and "
+            "commits wait. A refusal of checkpoints ends the attempt after 300 s.",
             "Check the bucket, its credentials and the network.",
         ),
         (

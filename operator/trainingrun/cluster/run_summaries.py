@@ -30,6 +30,7 @@ class OneRun(NamedTuple):
     """status.goodput.seconds."""
     productive_s: float | None = None
     losses: int | None = None
+    """Of all kinds, and attempts that infrastructure or the store ended without one."""
     hung_at: float | None = None
     """When the latest hang was found."""
     budget_share: float | None = None
@@ -66,6 +67,8 @@ def summary_of(run: Object) -> RunSummary:
         for kind, number in sorted((status.get("disruptions") or {}).items())
         if isinstance(number, int)
     )
+    other = (status.get("seen") or {}).get("otherLosses", 0)
+    losses = sum(number for _, number in disruptions) + (other if isinstance(other, int) else 0)
     return RunSummary(
         run["metadata"]["namespace"],
         phase,
@@ -75,7 +78,7 @@ def summary_of(run: Object) -> RunSummary:
         tuple(sorted((cost.get("seconds") or {}).items())),
         cost.get("currency", ""),
         tuple((kind, cost[field]) for kind, field in amounts.items() if field in cost),
-        _one(run, status, phase, sum(number for _, number in disruptions)),
+        _one(run, status, phase, losses),
     )
 
 

@@ -75,12 +75,13 @@ class StorageRetry:
                     found = recognize(error)
                     if found is None or isinstance(found, _CERTAIN):
                         raise
-                    now = self._clock()
+                    now, limit = self._clock(), limit_s()
                     lasting_since = (lasting_since or now) if found.lasting else None
                     log.warning("waiting for the store: %s", found)
-                    self._report(str(found))
+                    ends = f"; this is retried for {limit:g} s" if found.lasting else ""
+                    self._report(f"{found}{ends}")
                     reported = True
-                    if lasting_since is not None and now - lasting_since >= limit_s():
+                    if lasting_since is not None and now - lasting_since >= limit:
                         found.waited = True
                         raise found from None
                 self._sleep(wait)
