@@ -34,8 +34,9 @@ def test_the_models_refuse_what_is_just_wrong(row: Row):
 
 @pytest.mark.parametrize(("path", "kind"), fields(), ids=lambda part: part)
 def test_the_models_refuse_a_value_of_the_wrong_type(path: str, kind: str):
-    with pytest.raises(InvalidRunError):
+    with pytest.raises(InvalidRunError) as refused:
         parse(manifest_with(path, WRONG_TYPE[kind]))
+    assert path.replace("[]", "[0]").removesuffix("[0]") in str(refused.value)
 
 
 def test_every_constraint_of_the_crd_is_in_the_table():

@@ -112,11 +112,18 @@ def test_a_pod_that_has_not_started_or_is_gone_leaves_the_others(server: Server)
     assert errors == f"the log of pod w1: {waits}.\n"
 
 
-def test_no_log_is_of_a_pod_that_only_has_the_labels_of_the_runs(server: Server) -> None:
+def test_no_log_is_of_a_pod_that_only_has_the_labels_of_the_runs(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.answers[PODS] = [(200, {"items": [a_pod("copy", names.HEAD, cluster="c0")]})]
     server.answers[f"{PODS}/copy/log"] = [log((1, "[driver] of another run"))]
-    _, output, _ = call("logs", "digits")
-    assert output == ""
+    run = a_run()
+    run["spec"]["storage"]["endpoint"] = "http://127.0.0.1:1"
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    code, output, errors = call("logs", "digits")
+    assert (code, output) == (1, "")
+    assert errors.startswith("no credentials for s3://runs/demo/digits")
 
 
 def test_lines_that_former_pods_have_printed_are_said_to_be_in_the_folder(server: Server) -> None:

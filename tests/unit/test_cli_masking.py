@@ -52,7 +52,6 @@ def test_what_an_object_says_otherwise_is_kept() -> None:
     run["metadata"]["annotations"] = {"trainingrun.dev/note": "kept"}
     kept = Masking([run]).manifest(run)
     run["spec"]["training"]["env"][1]["value"] = "***"
-    run["spec"]["training"]["config"]["tokenizer"] = kept["spec"]["training"]["config"]["tokenizer"]
     assert kept == run
 
 

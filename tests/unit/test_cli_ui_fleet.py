@@ -79,9 +79,7 @@ def test_a_row_says_what_the_commands_say() -> None:
     assert row.cells == views.cells(run, NOW)
     assert views.listing([run], NOW, True, None).split()[-1] == row.cells["AGE"] == "24h"
     assert (row.queue, row.left, row.cost) == ("gpus", "90s", "3.50 USD")
-    assert "time left  90s" in " ".join(views.details(run, None).split("\n")).replace(
-        "   ", " "
-    ) or ("90s" in views.details(run, None))
+    assert "90s" in views.details(run, None)
     assert list(row.sentences) == reasons(run) == ["no step for 300 s"]
     assert row.reason == "Hang"
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from trainingrun.controller.settings import variables
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -28,4 +30,6 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path: Path):
 
 
 def test_its_help_names_every_setting(tmp_path: Path):
-    assert "TRAININGRUN_OPERATOR_LEASE_STALE_S=15.0" in operator("--help", home=tmp_path).stdout
+    said = operator("--help", home=tmp_path).stdout
+    assert "TRAININGRUN_OPERATOR_LEASE_STALE_S=15.0" in said
+    assert [name for name in variables() if f"  {name}=" not in said] == []

@@ -112,8 +112,10 @@ async def test_the_secret_is_read_for_each_try_and_not_kept(new_notifier: Make) 
         assert (len(first.received), len(second.received)) == (1, 1)
         assert first.received == second.received
         assert (first.received[0].key, first.received[0].path) == ("uid/loss-1", PATH)
+        await until(lambda: not sender._tasks and not sender._resting)
         sender.want(RUN, [a_notice()])
-        assert urls == [], "what was delivered is not sent again"
+        assert not sender._tasks, "what was delivered is not sent again"
+        assert sender.deliveries(RUN)["hooks/url"].outcome == "delivered"
 
 
 async def test_a_format_that_is_corrected_is_that_of_the_next_try(new_notifier: Make) -> None:
@@ -274,13 +276,29 @@ async def test_a_receiver_gets_the_next_notice_only_once_the_former_is_recorded(
         assert sender.deliveries(RUN) == {}
 
 
-async def test_nothing_is_sent_for_a_run_that_is_gone_or_by_one_that_does_not_lead(
-    new_notifier: Make,
+async def test_what_is_not_wanted_any_more_is_not_tried_again(
+    new_notifier: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(notifier, "RETRY_S", (60.0, 60.0))
+    async with Receiver(503, 503).listening() as receiver:
+        sender = new_notifier(secret(url=receiver.url), receiver.allowed)
+        await how_it_fares(sender)
+        superseded = sender._lanes[RUN]["hooks/url"]
+        sender.want(RUN, [a_notice(2)])
+        assert superseded.timer is not None
+        assert (superseded.timer.cancelled(), superseded.wanted) == (True, False)
+        await until(lambda: sender.deliveries(RUN))
+        of_a_run_that_is_gone = sender._lanes[RUN]["hooks/url"]
+        sender.forget(RUN)
+        assert of_a_run_that_is_gone.timer is not None
+        assert of_a_run_that_is_gone.timer.cancelled()
+        assert not of_a_run_that_is_gone.wanted
+
+
+async def test_nothing_is_sent_by_one_that_does_not_lead_or_is_closed(new_notifier: Make) -> None:
     async with Receiver().listening() as receiver:
         follower = new_notifier(secret(url=receiver.url), receiver.allowed, may_act=lambda: False)
         assert (await how_it_fares(follower)).outcome == "failed"
-        follower.forget(RUN)
         waits = asyncio.Event()
 
         async def late(namespace: str, name: str) -> Any:
@@ -292,4 +310,5 @@ async def test_nothing_is_sent_for_a_run_that_is_gone_or_by_one_that_does_not_le
         await closed.close()
         waits.set()
         await asyncio.sleep(0)
+        assert not closed._tasks
         assert receiver.received == []

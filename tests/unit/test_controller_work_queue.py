@@ -111,7 +111,7 @@ async def test_slow_runs_hold_up_no_run_of_another_namespace():
 
 
 async def test_a_run_that_is_known_to_be_quick_is_not_held_up_by_slow_ones_beside_it():
-    queue = WorkQueue(parallel=2, slow_s=0.01)
+    queue = WorkQueue(parallel=2, slow_s=0.5)
     queue.add(A)
     queue.done(await queue.get())
     slow = [(A[0], f"slow-{number}") for number in range(60)]
@@ -125,7 +125,7 @@ async def test_a_run_that_is_known_to_be_quick_is_not_held_up_by_slow_ones_besid
 
 
 async def test_a_run_is_quick_again_after_a_quick_reconcile():
-    queue = WorkQueue(parallel=2, slow_s=0.01)
+    queue = WorkQueue(parallel=2, slow_s=0.5)
     queue.add(A)
     key = await queue.get()
     await turn_slow(queue, 1)

@@ -1,6 +1,7 @@
 """What a local run shows is what its training code said, and nothing that a terminal obeys."""
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,12 @@ def test_the_summary_is_neither_padded_nor_folded() -> None:
 def test_the_line_of_a_start_changes_while_nothing_else_does(record: Record) -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=80), "digits")
-    display.show(record.run)
-    assert out.getvalue() == "digits: Starting · 0 s · attempt 1\n"
+    for seconds in (1, 70):
+        display._began, display._line_at = time.monotonic() - seconds, 0.0
+        display.show(record.run)
+    assert out.getvalue() == (
+        "digits: Starting · 1 s · attempt 1\ndigits: Starting · 70 s · attempt 1\n"
+    )
 
 
 def test_a_store_that_does_not_answer_is_said_once_while_training_goes_on(
@@ -87,9 +92,9 @@ def test_while_a_run_starts_each_line_says_what_it_waits_for(
 ) -> None:
     out = io.StringIO()
     display = Display(Console(file=out, width=200), "digits")
-    wait = wait_of(progress, nodes, 2, ranks, 4)
-    display.show(record.run, wait)
-    assert out.getvalue() == f"digits: Starting · 0 s · {said} · attempt 1\n"
+    display._began = time.monotonic() - 5
+    display.show(record.run, wait_of(progress, nodes, 2, ranks, 4))
+    assert out.getvalue() == f"digits: Starting · 5 s · {said} · attempt 1\n"
 
 
 def test_the_bar_of_a_start_is_not_that_of_a_training_whose_end_is_unknown(

@@ -1,20 +1,53 @@
-"""An operator that was away counts what it finds as one that was there."""
+"""What is missing counts once the API server confirms it, and for an operator that was away too."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from support.builders import a_pod, a_progress, pods, unix
-from support.reconciled import a_polled_run, reconcile, then
+from support.builders import T0, a_node, a_pod, a_progress, nodes, pods, unix
+from support.reconciled import a_polled_run, a_training_run, reconcile, then
+from trainingrun.reconciling import Observed, ReconcileSettings, plan
+from trainingrun.rendering import RenderSettings
 
-HEAD, _, TWO = pods()
+HEAD, ONE, TWO = pods()
+TRAINING = a_training_run()
+EMPTY: dict[str, Any] = {"ray_jobs": (), "ray_clusters": (), "pods": ()}
 DIED = {"number": 1, "kind": "WorkerLost", "time": unix(100), "pod": "worker-1"}
 RESTORED = {"number": 2, "kind": "Restored", "time": unix(110), "step": 5}
 DELETED = {
     **{"number": 3, "kind": "Preempted", "time": unix(200), "pod": "worker-1"},
     "group_time": unix(105),
 }
+
+
+@pytest.mark.parametrize(
+    ("observed", "seconds"),
+    [
+        pytest.param(replace(TRAINING, ray_jobs=()), 60, id="RayJob"),
+        pytest.param(replace(TRAINING, ray_clusters=(), pods=()), 60, id="RayCluster"),
+        pytest.param(replace(TRAINING, pods=(ONE, TWO)), 60, id="head pod"),
+        pytest.param(
+            replace(TRAINING, nodes=nodes(a_node("spot-1", exists=False))), 60, id="Node of a pod"
+        ),
+        pytest.param(then(replace(TRAINING, **EMPTY)), 600, id="all, before the next attempt"),
+    ],
+)
+def test_nothing_follows_from_what_is_missing_until_the_api_server_confirms_it(
+    observed: Observed, seconds: float
+) -> None:
+    """A cache lags: what it lacks may be there, and may be well."""
+
+    def planned(confirmed: bool) -> Any:
+        now = T0 + timedelta(seconds=seconds)
+        seen = replace(observed, confirmed=confirmed)
+        return plan(seen, RenderSettings(), ReconcileSettings(), now)
+
+    first, then_ = planned(False), planned(True)
+    assert (first.confirm, first.actions, first.status) == (True, (), observed.run.status)
+    assert not then_.confirm
+    assert then_.actions or then_.status != observed.run.status
 
 
 def counted(pod: dict[str, Any], seconds: float, **document: Any) -> dict[str, int]:

@@ -20,6 +20,7 @@ from support.builders import (
     at,
     nodes,
 )
+from support.json_patch import patched
 from support.reconciled import begins, in_the_way, reconcile, then
 from trainingrun import rendering
 from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
@@ -55,21 +56,6 @@ def a_live_cluster(workers: dict[str, Any], number: int = 1) -> dict[str, Any]:
     """As KubeRay makes it of what was rendered."""
     spec = rendering.attempt(a_run(workers=workers), number, RenderSettings())["spec"]
     return {**a_ray_cluster(number), "spec": copy.deepcopy(spec["rayClusterSpec"])}
-
-
-def patched(cluster: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The cluster after a patch, as the API server would have it."""
-    changed = copy.deepcopy(cluster)
-    for operation in operations:
-        found: Any = changed
-        *path, last = (part.replace("~1", "/") for part in operation["path"].split("/")[1:])
-        for part in path:
-            found = found[int(part)] if isinstance(found, list) else found[part]
-        if operation["op"] == "test":
-            assert found[last] == operation["value"]
-        else:
-            found[last] = operation["value"]
-    return changed
 
 
 def placed(cluster: dict[str, Any], plan: Plan) -> dict[str, Any]:

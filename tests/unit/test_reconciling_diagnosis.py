@@ -9,7 +9,7 @@ import pytest
 from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
 from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
-from trainingrun.reconciling.model import Apply, Delete, EnsureToken
+from trainingrun.reconciling.model import Apply, Delete
 from trainingrun.rendering import RenderSettings
 
 HEAD, ONE, TWO = pods()
@@ -200,18 +200,6 @@ def test_an_attempt_that_runs_in_the_operators_namespace_since_an_older_version_
     planned = plan(training, settings, ReconcileSettings(), T0 + timedelta(seconds=60))
     assert not [action for action in planned.actions if isinstance(action, Delete)]
     assert planned.status.attempts[-1].outcome == "Running"
-
-
-def test_what_an_attempt_needs_is_made_before_it() -> None:
-    *needed, last = reconcile(Observed(a_run())).actions
-    assert isinstance(last, Apply)
-    assert last.manifest["kind"] == "RayJob"
-    kinds = {
-        action.secret["kind"] if isinstance(action, EnsureToken) else action.manifest["kind"]
-        for action in needed
-        if isinstance(action, Apply | EnsureToken)
-    }
-    assert kinds >= {"Secret", "NetworkPolicy"}
 
 
 def test_ranks_that_wait_for_others_are_said_while_they_do(training: Observed) -> None:

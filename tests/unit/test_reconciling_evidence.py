@@ -11,7 +11,6 @@ from support.builders import (
     a_pod,
     a_progress,
     a_ray_job,
-    a_run,
     at,
     nodes,
     pods,
@@ -244,20 +243,6 @@ def test_a_head_that_leaves_in_peace_is_counted_when_it_is_asked_to(training: Ob
     asked = then(training, pods=(a_head(terminating_at=60), ONE, TWO))
     assert counts(asked, 61) == {"headLosses": 1}
     assert counts(then(asked, 61, pods=(ONE, TWO)), 90) == {"headLosses": 1}
-
-
-def test_out_of_memory_uses_the_application_s_budget(training: Observed) -> None:
-    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
-    killed = reconcile(replace(training, pods=(HEAD, oom, TWO)))
-    assert killed.status.disruptions.out_of_memory == 1
-    assert killed.status.attempts[-1].outcome == "Running"
-
-
-def test_out_of_memory_beyond_the_budget_ends_the_run(training: Observed) -> None:
-    oom = a_pod("worker-1", exit_code=137, ended_because="OOMKilled")
-    run = a_run(status=training.run.status, failures={"maxRestarts": 0})
-    ended = reconcile(replace(training, run=run, pods=(HEAD, oom, TWO))).status
-    assert (ended.phase, ended.attempts[-1].reason) == ("Failed", LossReason.OUT_OF_MEMORY)
 
 
 def test_a_queue_that_takes_everything_back_is_one_preemption(training: Observed) -> None:

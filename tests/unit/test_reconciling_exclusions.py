@@ -1,12 +1,14 @@
 """Pods keep off a lost node, and no longer than they must: it may be the only one there is."""
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.builders import a_node, a_pod, a_progress, a_ray_cluster, nodes, pods
+from support.json_patch import patched
 from support.reconciled import a_training_run, reconcile, then
 from trainingrun.cluster.live_cluster import exclusion_patch
 from trainingrun.reconciling import Observed
@@ -29,21 +31,9 @@ def a_live_cluster(affinity: dict[str, Any] | None = None) -> dict[str, Any]:
     return {**a_ray_cluster(), "spec": {"headGroupSpec": template(), "workerGroupSpecs": groups}}
 
 
-def patched(cluster: dict[str, Any], hostnames: tuple[str, ...]) -> dict[str, Any]:
-    """The cluster after the patch, as the API server would have it."""
-    changed = copy.deepcopy(cluster)
-    for operation in exclusion_patch(cluster, hostnames):
-        at: Any = changed
-        *path, last = operation["path"].removeprefix("/").split("/")
-        for part in path:
-            at = at[int(part)] if isinstance(at, list) else at[part]
-        if operation["op"] == "test":
-            assert at[last] == operation["value"]
-        elif operation["op"] == "remove":
-            del at[last]
-        else:
-            at[last] = operation["value"]
-    return changed
+def excluding_nodes(cluster: Mapping[str, Any], *hostnames: str) -> dict[str, Any]:
+    """The cluster after the patch that excludes these nodes."""
+    return patched(cluster, exclusion_patch(dict(cluster), hostnames))
 
 
 def exclusions(plan: Plan) -> list[tuple[str, ...]]:
@@ -56,7 +46,7 @@ def lost() -> Observed:
     training = replace(a_training_run(), ray_clusters=(a_live_cluster(),), progress_age_s=0.5)
     dying = replace(training, nodes=nodes(DEAD), progress=SILENT)
     assert exclusions(reconcile(dying, 60)) == [("spot-1",)]
-    excluding = patched(a_live_cluster(), ("spot-1",))
+    excluding = excluding_nodes(a_live_cluster(), "spot-1")
     head, _, other = pods()
     return then(dying, 60, ray_clusters=(excluding,), pods=(head, other), progress=a_progress())
 
@@ -155,7 +145,7 @@ def test_a_run_recovers_on_three_nodes_of_which_one_rebooted(lost: Observed) -> 
     assert [type(action) for action in plan.actions] == [ExcludeNodes, Delete]
     assert exclusions(plan) == [()]
     assert plan.actions[1].ref.name == "worker-9"  # type: ignore[union-attr]
-    bare = patched(dict(excluding), ())
+    bare = excluding_nodes(excluding)
     assert bare == a_live_cluster()
     placed = then(well, 120, ray_clusters=(bare,), pods=(*pods()[:1], other, a_pod("worker-10")))
     settled = reconcile(placed, 130)
@@ -205,11 +195,11 @@ def test_exactly_these_hostnames_are_excluded_and_a_user_s_own_stay(
 ) -> None:
     cluster = a_live_cluster(affinity)
     before = copy.deepcopy(cluster)
-    two = patched(cluster, ("a", "b"))
+    two = excluding_nodes(cluster, "a", "b")
     assert cluster == before
     assert excluded_by_cluster(two) == {"a", "b"}
     assert exclusion_patch(two, ("b", "a")) == []
-    one = patched(two, ("b",))
+    one = excluding_nodes(two, "b")
     assert excluded_by_cluster(one) == {"b"}
     assert ("mine" in str(one)) == (affinity is not None and "mine" in str(affinity))
-    assert patched(one, ()) == before
+    assert excluding_nodes(one) == before

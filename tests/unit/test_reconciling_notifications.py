@@ -398,10 +398,12 @@ def test_hostile_text_stays_text():
 
 
 def test_what_is_remembered_of_a_thousand_losses_is_small():
-    many = training(notify=[notify(key=f"url-{number}") for number in range(8)])
+    receivers = [notify(key=f"url-{number}") for number in range(8)]
+    many = training(notify=receivers, failures={"maxHangs": -1})
     for batch in range(20):
         document = hangs(*range(50 * batch + 1, 50 * batch + 51))
         many = then(replace(many, progress=document), 60 + batch)
+    assert many.run.status.disruptions.hangs == 1000
     assert len(many.run.status.disruptions.history) == 50
     assert len(json.dumps(many.run.status.seen["notified"])) < 20_000
 

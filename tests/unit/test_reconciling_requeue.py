@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.builders import a_head, a_node, a_pod, a_progress, a_run, nodes, pods, unix
+from support.builders import a_head, a_node, a_pod, a_progress, nodes, pods, unix
 from support.reconciled import a_polled_run, reconcile, then
 from trainingrun.reconciling.planning import LONGEST_S
 
@@ -22,11 +22,6 @@ def test_a_training_without_news_waits_for_the_next_event(training):
     """A lost event is the resync's concern: a thousand runs cost no more than it does."""
     assert reconcile(training, 62).requeue_after_s is None
     assert reconcile(training, 7200).requeue_after_s is None
-
-
-def test_a_deadline_is_not_slept_through(training):
-    limited = replace(training, run=a_run(status=training.run.status, activeDeadlineSeconds=100))
-    assert reconcile(limited, 90).requeue_after_s == 10.0
 
 
 CONCERNS = {

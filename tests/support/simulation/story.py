@@ -6,7 +6,6 @@ nothing happens.
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -261,9 +260,3 @@ def decoded(number: int) -> tuple[Fault | None, int]:
     index, choice = number & 255, (number >> 8) & 255
     found = FAULTS[(index - QUIET) % len(FAULTS)] if index >= QUIET else None
     return found, choice
-
-
-def random_steps(seed: int, number: int) -> list[int]:
-    """A story's steps, for measuring."""
-    chance = random.Random(seed)
-    return [chance.getrandbits(STEP_BITS) for _ in range(number)]
