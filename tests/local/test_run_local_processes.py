@@ -35,6 +35,22 @@ def test_kill_ends_a_process_with_all_its_descendants(tmp_path: Path) -> None:
     assert process.returncode == -9
 
 
+def test_kill_waits_for_a_zombie_that_cannot_be_reaped_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such is one whose first thread has ended before its others, as on a busy machine."""
+    process = processes.start(["sleep", "308"], {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    poll, polls = process.poll, list[None]()
+
+    def late() -> int | None:
+        polls.append(None)
+        return poll() if len(polls) > 3 else None
+
+    monkeypatch.setattr(process, "poll", late)
+    processes.kill(process)
+    assert process.returncode == -9
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_CHILD_SUBREAPER")
 def test_kill_does_not_wait_for_orphans_that_only_this_process_can_reap(tmp_path: Path) -> None:
     code = f"""

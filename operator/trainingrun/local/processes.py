@@ -90,12 +90,13 @@ def kill(*processes: "subprocess.Popen[bytes]") -> None:
         family |= _descendants(family, leaders)
         # The leaders first: a shell whose child is killed runs its next command.
         alive = [pid for pid in sorted(family, key=lambda pid: pid not in leaders) if _kill(pid)]
-        for process in processes:
-            process.poll()  # reaps it: an unreaped child would count as alive for ever
+        # Reaps them. One whose first thread has ended is a zombie already, and cannot be reaped
+        # before its other threads have ended too.
+        unreaped = [process for process in processes if process.poll() is None]
         for pid in family - leaders:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)  # an orphan, where this is process 1
-        if not alive:
+        if not alive and not unreaped:
             return
         time.sleep(0.05)
 
