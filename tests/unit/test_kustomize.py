@@ -45,6 +45,9 @@ RUN = {
         "image": "train:1.0",
         "training": {"script": {"configMap": "code"}, "env": SPEC["env"]},
         "storage": {"uri": "s3://runs", "credentialsSecret": "keys"},
+        "notify": [
+            {"events": ["Failed"], "webhook": {"secretRef": {"name": "keys", "key": "url"}}},
+        ],
         "podTemplate": TEMPLATE,
         "head": {"podTemplate": TEMPLATE},
         "workers": {"podTemplate": TEMPLATE},
@@ -61,20 +64,26 @@ KUSTOMIZATION = {
 
 @pytest.fixture
 def built(tmp_path: Path) -> dict[str, Any]:
-    """The run that kustomize makes, which kubectl has built in."""
+    """The run that kustomize makes."""
+    found = build(tmp_path, RUN)
+    return found["TrainingRun"] | {"names": [found[kind]["metadata"]["name"] for kind in KINDS]}
+
+
+def build(tmp_path: Path, run: dict[str, Any]) -> dict[str, Any]:
+    """What kustomize, which kubectl has built in, makes of a run, by kind."""
     kubectl = shutil.which("kubectl")
     with skipping_unavailable():
         if kubectl is None:
             raise Unavailable("kubectl is not on PATH")
     shutil.copy(CONFIGURATION, tmp_path)
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(KUSTOMIZATION))
     done = subprocess.run(
         [kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, check=True
     )
     found = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
     assert found["ConfigMap"]["metadata"]["name"].startswith("code-")
-    return found["TrainingRun"] | {"names": [found[kind]["metadata"]["name"] for kind in KINDS]}
+    return found
 
 
 KINDS = ("ConfigMap", "Secret")
@@ -86,6 +95,13 @@ def texts(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for one in value for text in texts(one)]
     return [value] if isinstance(value, str) else []
+
+
+def test_the_script_of_torchrun_has_its_new_name_too(tmp_path: Path) -> None:
+    training = {"torchrun": {"script": {"configMap": "code"}}}
+    found = build(tmp_path, {**RUN, "spec": {**RUN["spec"], "training": training}})
+    script = found["TrainingRun"]["spec"]["training"]["torchrun"]["script"]
+    assert script["configMap"] == found["ConfigMap"]["metadata"]["name"]
 
 
 def test_every_place_of_a_run_that_names_a_generated_object_has_its_new_name(

@@ -413,7 +413,7 @@ def test_ray_s_detector_of_hangs_is_used_on_nvidia_gpus():
     assert variables(workers=gpus) == {
         "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1",
         "RAY_TRAIN_NCCL_RAS_ACTION": "fail",
-        "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": "300",
+        "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": "1800",
     }
     found = variables(workers=gpus, failures={"hang": {"afterSeconds": 60, "action": "Report"}})
     assert found["RAY_TRAIN_NCCL_RAS_ACTION"] == "observe"

@@ -41,8 +41,8 @@ SHORTEST_HANG_S = 10
 LONGEST_HANG_S = 86400
 """Bounds of failures.hang.afterSeconds."""
 
-SHORTEST_AUTO_S = 300
-"""Least seconds of `afterSeconds: auto`."""
+BUSY_AUTO_S = 1800
+"""Least seconds of `afterSeconds: auto` while a rank may compute."""
 
 
 class Hang(Model):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FOLDER = "code"
 """Folder below `storage.uri` in which zip files are kept, each named by its digest."""
 
-_LEFT_OUT = ("__pycache__", ".git")
+_LEFT_OUT = ("__pycache__", ".git", "trainingrun-local")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MIB = 1024**2
 _SECRETS = (

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainingrun_protocol.contract import CONFIG_ENV, CONTRACT_ENV, identity
 
-from ..api.failures_spec import SHORTEST_AUTO_S
+from ..api.failures_spec import BUSY_AUTO_S
 from ..api.v1alpha1 import TrainingRun
 from .contracts import contract
 from .platforms import RenderSettings
@@ -45,7 +45,10 @@ def head(run: TrainingRun, number: int, settings: RenderSettings) -> list[dict[s
 
 
 def _nccl(run: TrainingRun) -> dict[str, str]:
-    """Has Ray ask NCCL itself for hangs, where the ranks may use it and the image has `ncclras`."""
+    """Has Ray ask NCCL itself for hangs, where the ranks may use it and the image has `ncclras`.
+
+    NCCL knows that some ranks wait for others, and not whether these compute, as in an evaluation.
+    """
     accelerator, hang = run.spec.workers.accelerator, run.spec.failures.hang
     if accelerator is None or accelerator.kind != "nvidia":
         return {}
@@ -54,7 +57,7 @@ def _nccl(run: TrainingRun) -> dict[str, str]:
         "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1",
         "RAY_TRAIN_NCCL_RAS_ACTION": "fail" if hang.action == "Restart" else "observe",
         "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": str(
-            after if isinstance(after, int) else SHORTEST_AUTO_S
+            after if isinstance(after, int) else BUSY_AUTO_S
         ),
     }
 
