@@ -116,7 +116,11 @@ def test_what_a_local_run_prints_before_its_end_is_shown_and_then_it_ends(
     local: tuple[Record, Bucket], tmp_path: Path
 ) -> None:
     record, bucket = local
-    command = [sys.executable, "-u", "-m", "trainingrun", "logs", "digits"]
+    code = (
+        "from trainingrun.client import log_lines; log_lines.POLL_S = 0.2; "
+        "from trainingrun.cli.main import app; app()"
+    )
+    command = [sys.executable, "-u", "-c", code, "logs", "digits"]
     command += ["--folder", str(tmp_path), "--follow"]
     with record, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

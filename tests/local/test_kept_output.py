@@ -112,6 +112,12 @@ class Node:
 
 
 @pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are uploaded soon."""
+    monkeypatch.setattr(uploader, "ROUND_S", 0.3)
+
+
+@pytest.fixture
 def node(tmp_path: Path, bucket: Bucket) -> Iterator[Node]:
     (tmp_path / "node").mkdir()
     found = Node(tmp_path / "node", bucket)
@@ -119,6 +125,7 @@ def node(tmp_path: Path, bucket: Bucket) -> Iterator[Node]:
     found.end()
 
 
+@pytest.mark.usefixtures("quick")
 def test_what_a_killed_process_has_printed_is_kept_without_secrets(node: Node) -> None:
     code = f"""
 print("begins with {SECRET} and https://me:word@index.org/simple")
@@ -146,6 +153,7 @@ def test_a_line_is_in_the_bucket_within_five_seconds_while_the_process_runs(node
     assert not node.has_ended(3)
 
 
+@pytest.mark.usefixtures("quick")
 def test_what_a_prestarted_process_prints_is_copied_and_later_its_ranks(node: Node) -> None:
     code = 'print(":actor_name:RayTrainWorker"); print("imported"); time.sleep(600)'
     pid = node.starts(code)
@@ -226,6 +234,7 @@ def test_the_more_cpu_a_look_takes_the_later_is_the_next() -> None:
     assert uploader.pause_after(0.3) == 0.3 / uploader.CPU_SHARE
 
 
+@pytest.mark.usefixtures("quick")
 def test_while_a_store_is_away_printing_goes_on_and_is_uploaded_later(
     store: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +263,7 @@ time.sleep(600)
     node.end()
 
 
+@pytest.mark.usefixtures("quick")
 def test_beyond_its_bound_the_oldest_parts_of_a_run_are_deleted(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +279,7 @@ def test_beyond_its_bound_the_oldest_parts_of_a_run_are_deleted(
     assert node.bucket.get("logs/1/failed.json") == b"{}"
 
 
+@pytest.mark.usefixtures("quick")
 def test_parts_of_which_each_line_is_too_old_are_deleted(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

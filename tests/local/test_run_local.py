@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support import installed_wheel
 from support.cli_server import call
 from support.packages import wheel, zipped
 from trainingrun.local.folder import latest
@@ -84,19 +85,23 @@ def _environ(process: Path) -> bytes:
         return b""
 
 
-def start(folder: Path, manifest: str, *options: str, file: str = "run.yaml") -> Command:
+def start(
+    folder: Path, manifest: str, *options: str, file: str = "run.yaml", installed: str = ""
+) -> Command:
+    """Run a manifest by the command of this checkout, or by one that is installed."""
     (folder / file).parent.mkdir(parents=True, exist_ok=True)
     (folder / file).write_text(manifest)
     code = "from trainingrun.cli.main import app; app()"
     paths = [ROOT / "operator", ROOT / "training_images", folder]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "TEST_MARK": str(folder),
-    }
+    environment = {**os.environ, "TEST_MARK": str(folder)}
+    if installed:
+        environment.pop("PYTHONPATH", None)
+    else:
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    command = [installed] if installed else [sys.executable, "-u", "-c", code]
     with (folder / "output.txt").open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", code, "run", file, "--local", *options],
+            [*command, "run", file, "--local", *options],
             cwd=folder,
             env=environment,
             stdout=output,
@@ -128,9 +133,15 @@ def losses_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_that_loses_a_node_goes_on_where_it_was(folder: Path) -> None:
+    """By the wheel with its extras `cli` and `runtime`, without the checkout."""
+    wheel = installed_wheel.built(folder)
+    binaries = installed_wheel.installed(wheel, folder / "venv", "cli", "runtime")
     manifest = a_run("trainingrun_runtime.examples.digits:train", steps=60, step_seconds=0.05)
-    command = start(folder, manifest, "--preempt-after", "1s")
+    trainingrun = str(binaries / "trainingrun")
+    command = start(folder, manifest, "--preempt-after", "1s", installed=trainingrun)
     assert command.wait() == 0, command.output
+    listed = installed_wheel.call(folder, trainingrun, "list", "--local")
+    assert re.search(r"tiny +Succeeded", listed), listed
     assert "node local-2 preempted at step" in command.output
     assert command.result()["interruptions"] == "1"
     assert int(command.result()["steps lost"]) <= 1

@@ -17,6 +17,7 @@ import torch
 import yaml
 
 from support.local_runs import Run, two_workers
+from support.ports import free_port
 from support.processes import wait_for
 from trainingrun.local.ray_nodes import LocalRay, Preemption
 from trainingrun_protocol.contract import ContractHang, ContractTorchrun
@@ -100,19 +101,26 @@ def a_run(ray: LocalRay, tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    ray: LocalRay, sample: str, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    """What an undisturbed run of the sample ends with."""
+def undisturbed(sample: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the sample ends with as two processes of their own, without Ray and without us."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run = Started(ray, folder, sample, "--folder", FOLDER, "--steps", str(STEPS))
-    assert run.drive() == 0, run.log()
-    found: dict[str, Any] = run.kept()
+    script = folder / "train.py"
+    script.write_text(sample)
+    command = [sys.executable, script, "--folder", folder, "--steps", str(STEPS)]
+    variables = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",  # as on Ray with one CPU: more threads add up in another order
+    }
+    ranks = [
+        subprocess.Popen(command, env={**variables, "RANK": str(rank)}, stdout=subprocess.DEVNULL)
+        for rank in (0, 1)
+    ]
+    assert [rank.wait(300) for rank in ranks] == [0, 0]
+    found: dict[str, Any] = torch.load(folder / "snapshot.pt")
     assert found["step"] == STEPS
-    result = run_result.read(run.bucket)
-    assert result is not None
-    assert result.checkpoint_uri == run.bucket.uri(manifest.committed(run.bucket)[-1].path)
-    assert run.begins() == [1]
     return found
 
 
@@ -139,6 +147,9 @@ def test_a_killed_script_costs_the_steps_since_its_last_checkpoint_and_no_bit(
 
     assert_same(run.kept(), undisturbed)
     assert run.begins() == [1, 61]
+    result = run_result.read(run.bucket)
+    assert result is not None
+    assert result.checkpoint_uri == run.bucket.uri(manifest.committed(run.bucket)[-1].path)
     progress = run.progress()
     kinds = [record.kind for record in progress.records]
     assert kinds.count(RecordKind.WORKER_LOST) == 1

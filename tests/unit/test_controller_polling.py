@@ -306,7 +306,7 @@ async def times_of(
 
 
 async def test_slow_heads_of_one_namespace_keep_no_run_of_another_one_waiting():
-    """They answer in time, and each time late: 60 of them, for which there are 5 places."""
+    """They answer in time, and each time late: 24 of them, for which there are 5 places."""
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -318,13 +318,13 @@ async def test_slow_heads_of_one_namespace_keep_no_run_of_another_one_waiting():
     async with a_head(answer) as url:
         options = {"concurrency": 4, "per_second": 1000.0, "every_s": 0.02}
         async with a_poller(lambda name: f"{url}/{name}", **options) as poller:
-            slow = [("team-b", f"slow-{number}") for number in range(60)]
+            slow = [("team-b", f"slow-{number}") for number in range(24)]
             for key in slow[:10]:  # more are not needed to know which ones are slow
                 poller.follow(key, "u", 1)
             await until(lambda: len(set(asked)) == 10)
             order = await times_of(poller, asked, "good", slow, polls=8)
-    # In a queue that all share each poll of it would come after one of each of the 60.
-    assert len(order) <= 8 + 4 * 8 + 60, order
+    # In a queue that all share each poll of it would come after one of each of the 24.
+    assert len(order) <= 8 + 4 * 8 + 24, order
 
 
 async def test_many_runs_of_one_namespace_take_no_other_one_s_share_of_the_rate():
@@ -473,7 +473,7 @@ async def test_500_slow_heads_of_one_namespace_delay_no_poll_of_another_one(monk
             poller.follow(("team-b", f"slow-{number}"), "u", 1)
         await until(lambda: len(begun) >= 32)  # each place is taken
         poller.follow(("team-a", "quick"), "u", 1)
-        await until(lambda: len(before_ours) >= 10, seconds=120)
+        await until(lambda: len(before_ours) >= 5, seconds=120)
         assert poller.snapshot(("team-a", "quick"), "u").progress is not None
     # In one queue for all of them 468 come before the first one.
     assert max(before_ours) <= 16, before_ours

@@ -212,9 +212,10 @@ def _conditions() -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Writes, or checks, the files; the exit code."""
+    files = generated()
     stale = [
         path
-        for path, text in generated().items()
+        for path, text in files.items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]
     if "--check" in arguments:
@@ -223,7 +224,7 @@ def main(arguments: list[str]) -> int:
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(generated()[path], encoding="utf-8")
+        path.write_text(files[path], encoding="utf-8")
         print(f"wrote {path}")
     return 0
 
