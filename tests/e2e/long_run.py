@@ -81,8 +81,8 @@ class LongRun:
 
     @contextmanager
     def in_the_same_pods(self) -> Iterator[None]:
-        """Around an outage: the run trains before and after it, in one attempt, and neither ends a
-        pod of it nor begins a container anew.
+        """Around an outage: the run trains before and after it, in one attempt; no pod of it was
+        replaced, and no container of one began anew.
         """
         before, attempt = self.run.incarnations(), self.run.status()["attempt"]
         self.train_on(2)
@@ -90,9 +90,10 @@ class LongRun:
         self.train_on(2)
         status = self.run.status()
         assert status["attempt"] == attempt, status["attempts"]
-        now = self.run.incarnations()
-        ended = {pod: (one, now.get(pod)) for pod, one in before.items() if now.get(pod) != one}
-        assert not ended, f"pods of the run ended, or containers of them began anew: {ended}"
+        after = self.run.incarnations()
+        assert after == before, (
+            f"pods of the run were replaced, or containers began anew: {before}, now {after}"
+        )
 
     def measure(self, what: str, since: float, note: str, target: float | None = None) -> Row:
         """Note what the outage since that Unix time has cost; training is back."""

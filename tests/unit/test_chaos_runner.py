@@ -188,7 +188,14 @@ def adds_a_pod(run):
 
 
 @pytest.mark.parametrize(
-    "act", [replaces_a_worker, leaves_a_pod_leaving, restarts_a_container, begins_another_attempt]
+    "act",
+    [
+        replaces_a_worker,
+        leaves_a_pod_leaving,
+        restarts_a_container,
+        adds_a_pod,
+        begins_another_attempt,
+    ],
 )
 def test_a_fault_that_ends_nothing_has_failed_where_something_ended(act):
     acts, group = drawn(act)
@@ -198,9 +205,8 @@ def test_a_fault_that_ends_nothing_has_failed_where_something_ended(act):
     assert outcome.failure == "", "of another fault it may come"
 
 
-@pytest.mark.parametrize("act", [nothing, adds_a_pod])
-def test_a_fault_that_ends_nothing_survives_in_the_same_pods(act):
-    acts, group = drawn(act)
+def test_a_fault_that_ends_nothing_survives_in_the_same_pods():
+    acts, group = drawn(nothing)
     (outcome,) = OfFakes(acts, keeps_pods=True).go_through(group)
     assert outcome.failure == ""
 
