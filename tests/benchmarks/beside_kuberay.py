@@ -8,8 +8,8 @@ requests. KubeRay's side is a RayJob as its documentation writes one (HTTPMode, 
 bucket, `max_failures=-1`), with Ray's own settings. Per round and side: one run, from its apply to
 its first step; then its training process is killed (`kill -9`), then its worker pod is deleted,
 then its head is force-deleted. Seconds without training come from the journal of steps. The page
-gets what three rounds or more have measured; a loss under --only is the first of its run, and has
-a row of its own.
+gets what three rounds or more have measured; what --only picks has fewer losses before it in its
+run, and a row of its own.
 """
 
 import argparse
