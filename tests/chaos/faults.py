@@ -5,6 +5,7 @@ What needs something that this cluster has not, such as Kueue or several zones, 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from . import bucket, control_plane, controllers, nodes, pods, processes, run_objects
 from .acting import Act
@@ -27,6 +28,9 @@ class Fault:
     """It happens to the spot node, on which a worker has to be."""
     restarts: int = 0
     """Of the application that it may use up: what it does looks like an error of the code."""
+    keeps_pods: bool = False
+    """While the run trains it ends no pod, begins no container anew and ends no attempt: not what
+    happens by it, and not what the operator, KubeRay or Ray make of it."""
     ends_run: bool = False
     """It is the run's end; nothing is left of it."""
 
@@ -38,6 +42,11 @@ UNNOTICED_S = 30.0
 """Budget of what stops no training; the longest pause on a machine that is busy otherwise."""
 
 
+def _unnoticed(name: str, act: Act, pauses_s: float = 0.0, **more: Any) -> Fault:
+    """What stops no training, but for the seconds in which it pauses it, and ends no pod."""
+    return Fault(name, act, UNNOTICED_S + pauses_s, keeps_pods=True, **more)
+
+
 STARTING, TRAINING, RECOVERING = Phase.STARTING, Phase.TRAINING, Phase.RECOVERING
 SUSPENDING, RESUMING, ENDING = Phase.SUSPENDING, Phase.RESUMING, Phase.ENDING
 EVERY = tuple(Phase)
@@ -47,12 +56,12 @@ FAULTS = (
     Fault("the other rank killed", processes.other_rank_killed, PROCESS_S),
     Fault("both ranks killed", processes.both_ranks_killed, PROCESS_S),
     Fault("rank 0 stopped", processes.trainer_stopped, 120.0),
-    Fault("rank 0 paused", processes.trainer_paused, UNNOTICED_S + 8, lasts_s=8),
+    _unnoticed("rank 0 paused", processes.trainer_paused, pauses_s=8, lasts_s=8),
     Fault("raylet killed", processes.raylet_killed, RAYLET_S),
     Fault("Ray's agent killed", processes.agent_killed, RAYLET_S),
     Fault("Ray's control store killed", processes.gcs_killed, HEAD_S),
     Fault("driver killed", processes.driver_killed, ATTEMPT_S, restarts=1),
-    Fault("driver paused", processes.driver_paused, UNNOTICED_S + 15, lasts_s=15),
+    _unnoticed("driver paused", processes.driver_paused, pauses_s=15, lasts_s=15),
     Fault("worker out of memory", processes.worker_out_of_memory, RAYLET_S, restarts=1),
     Fault("shared memory full", processes.shared_memory_full, RAYLET_S, lasts_s=15),
     Fault("worker container killed", pods.worker_container_killed, POD_S,
@@ -70,9 +79,9 @@ FAULTS = (
     Fault("head evicted", pods.head_evicted, HEAD_S),
     Fault("RayCluster deleted", run_objects.ray_cluster_deleted, ATTEMPT_S),
     Fault("RayJob deleted", run_objects.ray_job_deleted, ATTEMPT_S, phases=(TRAINING, RECOVERING)),
-    Fault("token's Secret deleted", run_objects.token_deleted, UNNOTICED_S),
-    Fault("NetworkPolicy deleted", run_objects.network_policy_deleted, UNNOTICED_S),
-    Fault("spec edited", run_objects.spec_edited, UNNOTICED_S, phases=EVERY),
+    _unnoticed("token's Secret deleted", run_objects.token_deleted),
+    _unnoticed("NetworkPolicy deleted", run_objects.network_policy_deleted),
+    _unnoticed("spec edited", run_objects.spec_edited, phases=EVERY),
     Fault("suspended for a moment", run_objects.suspended_for_a_moment, ATTEMPT_S, lasts_s=2,
           phases=(STARTING, TRAINING, RECOVERING)),
     Fault("run deleted", run_objects.run_deleted, 90.0, ends_run=True, phases=EVERY),
@@ -85,85 +94,78 @@ FAULTS = (
     Fault("spot node cut off", nodes.spot_node_cut_off, NODE_S, lasts_s=60, needs_spot=True),
     Fault("spot node cut off for a moment", nodes.spot_node_cut_off, NODE_S, lasts_s=5,
           needs_spot=True),
-    Fault("spot node without API server", nodes.spot_node_without_api_server, UNNOTICED_S,
-          lasts_s=25,
-          needs_spot=True),
+    _unnoticed("spot node without API server", nodes.spot_node_without_api_server, lasts_s=25,
+               needs_spot=True),
     Fault("workers cut off for a moment", nodes.workers_cut_off, NODE_S, lasts_s=8,
           needs_spot=True),
     Fault("spot node drained", nodes.spot_node_drained, POD_S, needs_spot=True,
           phases=(TRAINING, ENDING)),
-    Fault("spot node drained against a budget", nodes.spot_node_drained_against_a_budget,
-          UNNOTICED_S,
-          needs_spot=True),
+    _unnoticed("spot node drained against a budget", nodes.spot_node_drained_against_a_budget,
+               needs_spot=True),
     Fault("spot node tainted NoExecute", nodes.spot_node_tainted, POD_S, lasts_s=5,
           needs_spot=True),
     Fault("spot node cordoned, worker deleted", nodes.spot_node_cordoned_and_worker_deleted, POD_S,
           lasts_s=20, needs_spot=True),
-    Fault("kubelet stopped", nodes.kubelet_stopped, UNNOTICED_S, lasts_s=30, needs_spot=True),
-    Fault("kubelet restarted", nodes.kubelet_restarted, UNNOTICED_S, needs_spot=True),
-    Fault("containerd restarted", nodes.containerd_restarted, UNNOTICED_S, needs_spot=True),
+    _unnoticed("kubelet stopped", nodes.kubelet_stopped, lasts_s=30, needs_spot=True),
+    _unnoticed("kubelet restarted", nodes.kubelet_restarted, needs_spot=True),
+    _unnoticed("containerd restarted", nodes.containerd_restarted, needs_spot=True),
     Fault("preempted by the scheduler", nodes.outranked_by_a_pod, POD_S + 40, lasts_s=20,
           needs_spot=True),
     Fault("quota used up, worker deleted", nodes.quota_used_up_and_worker_deleted, POD_S + 40,
           lasts_s=20),
-    Fault("operator deleted", controllers.operator_deleted, UNNOTICED_S, phases=EVERY),
-    Fault("operator killed", controllers.operator_killed, UNNOTICED_S,
-          phases=(TRAINING, RECOVERING)),
-    Fault("operator away", controllers.operator_away, UNNOTICED_S, lasts_s=20),
+    _unnoticed("operator deleted", controllers.operator_deleted, phases=EVERY),
+    _unnoticed("operator killed", controllers.operator_killed, phases=(TRAINING, RECOVERING)),
+    _unnoticed("operator away", controllers.operator_away, lasts_s=20),
     Fault("operator away, worker deleted", controllers.operator_away_and_worker_deleted, POD_S + 20,
           lasts_s=20),
     Fault("operator away, head force-deleted", controllers.operator_away_and_head_deleted,
           HEAD_S + 20,
           lasts_s=20),
-    Fault("KubeRay deleted", controllers.kuberay_deleted, UNNOTICED_S, phases=(STARTING, TRAINING,
-          RECOVERING)),
+    _unnoticed("KubeRay deleted", controllers.kuberay_deleted,
+               phases=(STARTING, TRAINING, RECOVERING)),
     Fault("KubeRay away, worker deleted", controllers.kuberay_away_and_worker_deleted, POD_S + 60,
           lasts_s=30),
-    Fault("operator without permissions", controllers.permissions_away, UNNOTICED_S, lasts_s=25),
+    _unnoticed("operator without permissions", controllers.permissions_away, lasts_s=25),
     Fault("operator without permissions, worker deleted",
           controllers.permissions_away_and_worker_deleted,
           POD_S + 25, lasts_s=25),
-    Fault("pods and RayJobs unreadable", controllers.pods_and_jobs_unreadable, UNNOTICED_S,
-          lasts_s=25),
-    Fault("API server paused", control_plane.api_server_paused, UNNOTICED_S, lasts_s=20),
+    _unnoticed("pods and RayJobs unreadable", controllers.pods_and_jobs_unreadable, lasts_s=25),
+    _unnoticed("API server paused", control_plane.api_server_paused, lasts_s=20),
     Fault("API server paused, rank 0 killed", control_plane.api_server_paused_and_trainer_killed,
           PROCESS_S + 20,
           lasts_s=20),
-    Fault("API server killed", control_plane.api_server_killed, UNNOTICED_S,
-          phases=(TRAINING, RECOVERING)),
-    Fault("etcd compacted", control_plane.etcd_compacted, UNNOTICED_S),
-    Fault("etcd paused", control_plane.etcd_paused, UNNOTICED_S, lasts_s=10),
+    _unnoticed("API server killed", control_plane.api_server_killed, phases=(TRAINING, RECOVERING)),
+    _unnoticed("etcd compacted", control_plane.etcd_compacted),
+    _unnoticed("etcd paused", control_plane.etcd_paused, lasts_s=10),
     Fault("scheduler paused, worker deleted", control_plane.scheduler_paused_and_worker_deleted,
           POD_S + 40,
           lasts_s=20),
-    Fault("controllers paused", control_plane.controllers_paused, UNNOTICED_S, lasts_s=20),
-    Fault("operator throttled", control_plane.operator_throttled, UNNOTICED_S, lasts_s=20,
-          phases=(TRAINING, RECOVERING)),
-    Fault("DNS away", control_plane.dns_away, UNNOTICED_S, lasts_s=20),
+    _unnoticed("controllers paused", control_plane.controllers_paused, lasts_s=20),
+    _unnoticed("operator throttled", control_plane.operator_throttled, lasts_s=20,
+               phases=(TRAINING, RECOVERING)),
+    _unnoticed("DNS away", control_plane.dns_away, lasts_s=20),
     Fault("DNS away, rank 0 killed", control_plane.dns_away_and_trainer_killed, PROCESS_S + 60,
           lasts_s=20),
     Fault("credentials away, worker deleted", control_plane.credentials_away_and_worker_deleted,
           POD_S + 60,
           lasts_s=20),
-    Fault("bucket away", bucket.storage_away, UNNOTICED_S, lasts_s=25,
-          phases=(STARTING, TRAINING, ENDING)),
+    _unnoticed("bucket away", bucket.storage_away, lasts_s=25, phases=(STARTING, TRAINING, ENDING)),
     Fault("bucket away, rank 0 killed", bucket.storage_away_and_trainer_killed, PROCESS_S + 70,
           lasts_s=25),
     Fault("bucket away, worker deleted", bucket.storage_away_and_worker_deleted, POD_S + 70,
           lasts_s=25),
-    Fault("bucket's gateway killed", bucket.storage_restarted, UNNOTICED_S + 15),
-    Fault("bucket hangs", bucket.storage_paused, UNNOTICED_S, lasts_s=20,
-          phases=(TRAINING, RECOVERING)),
-    Fault("bucket answers 503", bucket.storage_answers("503"), UNNOTICED_S, lasts_s=20,
-          phases=(TRAINING, ENDING)),
-    Fault("bucket answers 429", bucket.storage_answers("429"), UNNOTICED_S, lasts_s=20),
-    Fault("bucket throttles", bucket.storage_answers("throttled"), UNNOTICED_S, lasts_s=25),
-    Fault("bucket answers 409", bucket.storage_answers("conflicts"), UNNOTICED_S, lasts_s=20),
-    Fault("bucket forgets checkpoints", bucket.storage_answers("forgetful"), UNNOTICED_S,
-          lasts_s=20, phases=(TRAINING,)),
-    Fault("bucket refuses writes", bucket.storage_answers("read-only"), UNNOTICED_S, lasts_s=20),
-    Fault("bucket is slow", bucket.storage_answers("slow"), UNNOTICED_S, lasts_s=30),
-    Fault("bucket accepts and hangs", bucket.storage_answers("hanging"), UNNOTICED_S, lasts_s=20),
+    _unnoticed("bucket's gateway killed", bucket.storage_restarted, pauses_s=15),
+    _unnoticed("bucket hangs", bucket.storage_paused, lasts_s=20, phases=(TRAINING, RECOVERING)),
+    _unnoticed("bucket answers 503", bucket.storage_answers("503"), lasts_s=20,
+               phases=(TRAINING, ENDING)),
+    _unnoticed("bucket answers 429", bucket.storage_answers("429"), lasts_s=20),
+    _unnoticed("bucket throttles", bucket.storage_answers("throttled"), lasts_s=25),
+    _unnoticed("bucket answers 409", bucket.storage_answers("conflicts"), lasts_s=20),
+    _unnoticed("bucket forgets checkpoints", bucket.storage_answers("forgetful"), lasts_s=20,
+               phases=(TRAINING,)),
+    _unnoticed("bucket refuses writes", bucket.storage_answers("read-only"), lasts_s=20),
+    _unnoticed("bucket is slow", bucket.storage_answers("slow"), lasts_s=30),
+    _unnoticed("bucket accepts and hangs", bucket.storage_answers("hanging"), lasts_s=20),
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from e2e.runs import Run
+from e2e.runs import CHECKPOINT_SECONDS, Run
 
 from .acting import of_run
 
@@ -38,8 +38,11 @@ def network_policy_deleted(run: Run) -> Iterator[None]:
 
 @contextmanager
 def spec_edited(run: Run) -> Iterator[None]:
-    """An edit of `checkpoints`, which applies from the next attempt on."""
-    run.patch(checkpoints={"everySeconds": 4})
+    """An edit of `checkpoints`, which applies from the next attempt on. Another one in the same run
+    changes it back.
+    """
+    present = run.kubectl.get("trainingrun", run.name)["spec"]["checkpoints"]["everySeconds"]
+    run.patch(checkpoints={"everySeconds": 4 if present != 4 else CHECKPOINT_SECONDS})
     yield
 
 

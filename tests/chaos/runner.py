@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from e2e.cluster import TestCluster
@@ -115,6 +116,7 @@ class Disturber:
             self._judge(outcome)
             self._say(f"chaos: {scenario.name}: survived, {_cost(outcome)}")
         except Exception as error:  # whatever it was, the next scenario is tried
+            self._leave_out(one for one in self._of_this_run if one is not outcome)
             self._fail([outcome], error)
 
     def _judge(self, outcome: Outcome) -> None:
@@ -144,11 +146,11 @@ class Disturber:
 
     def _training(self, fault: Fault, scenario: Scenario, delay_s: float, outcome: Outcome) -> None:
         long = self._present()
-        time.sleep(delay_s)
-        since = time.time()
-        if self._is_ended_by(fault, long.run):
-            return
-        self._goes_on(long, scenario, since, outcome)
+        with long.in_the_same_pods() if fault.keeps_pods else nullcontext():
+            time.sleep(delay_s)
+            since = time.time()
+            if not self._is_ended_by(fault, long.run):
+                self._goes_on(long, scenario, since, outcome)
 
     def _recovering(
         self, fault: Fault, scenario: Scenario, delay_s: float, outcome: Outcome
@@ -252,13 +254,15 @@ class Disturber:
             lambda: run.kubectl.find("trainingrun", run.name) is None,
             timeout=90,
         )
-        kinds = "rayjobs,rayclusters,pods,secrets,networkpolicies,services"
+        kinds = "rayjobs,rayclusters,pods,secrets,networkpolicies"
         selector = f"trainingrun.dev/run={run.name}"
         wait_for(
             f"nothing that {run.name} owned is left",
-            lambda: not run.kubectl.list(kinds, selector),
+            lambda: not run.kubectl.list(kinds, selector) and not run.services(),
             timeout=120,
-            instead=lambda: run.kubectl("get", kinds, f"--selector={selector}"),
+            instead=lambda: (
+                f"{run.kubectl('get', kinds, f'--selector={selector}')}, services {run.services()}"
+            ),
         )
         self._forget()
 
@@ -310,6 +314,11 @@ class Disturber:
             self._forget()
         except Exception as error:  # any of them may be to blame
             self._fail(outcomes, error)
+
+    def _leave_out(self, outcomes: Iterable[Outcome]) -> None:
+        """Their run does not end by itself: whether it would have had the weights is unknown."""
+        unknown = {id(outcome) for outcome in outcomes}
+        self.outcomes[:] = [one for one in self.outcomes if id(one) not in unknown]
 
     def _fail(self, outcomes: Iterable[Outcome], error: Exception) -> None:
         """Note why these have failed, keep what is left of the run, and go on without it."""

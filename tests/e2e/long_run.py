@@ -81,17 +81,19 @@ class LongRun:
 
     @contextmanager
     def in_the_same_pods(self) -> Iterator[None]:
-        """Around an outage: the run trains before and after it, and no pod of it was replaced."""
-        before, attempt = self._pod_uids(), self.run.status()["attempt"]
+        """Around an outage: the run trains before and after it, in one attempt; no pod of it was
+        replaced, and no container of one began anew.
+        """
+        before, attempt = self.run.incarnations(), self.run.status()["attempt"]
         self.train_on(2)
         yield
         self.train_on(2)
         status = self.run.status()
         assert status["attempt"] == attempt, status["attempts"]
-        assert self._pod_uids() == before, "pods of the run were replaced"
-
-    def _pod_uids(self) -> dict[str, str]:
-        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.run.pods()}
+        after = self.run.incarnations()
+        assert after == before, (
+            f"pods of the run were replaced, or containers began anew: {before}, now {after}"
+        )
 
     def measure(self, what: str, since: float, note: str, target: float | None = None) -> Row:
         """Note what the outage since that Unix time has cost; training is back."""

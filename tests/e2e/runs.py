@@ -142,6 +142,26 @@ class Run:
             and "deletionTimestamp" not in pod["metadata"]
         }
 
+    def incarnations(self) -> dict[str, tuple[str, int]]:
+        """UID and restarts of containers of each pod that runs and is not about to leave."""
+        return {
+            pod["metadata"]["name"]: (
+                pod["metadata"]["uid"],
+                sum(one["restartCount"] for one in pod["status"]["containerStatuses"]),
+            )
+            for pod in self.pods()
+            if pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def services(self) -> list[str]:
+        """Names of the Services of its RayClusters: they have KubeRay's labels alone."""
+        return [
+            service["metadata"]["name"]
+            for service in self.kubectl.list("services", "ray.io/cluster")
+            if service["metadata"]["labels"]["ray.io/cluster"].startswith(f"{self.name}-")
+        ]
+
     def head(self) -> str:
         """Name of the head pod."""
         (pod,) = self.pods("head")

@@ -15,7 +15,7 @@ def test_the_manifest_installs_as_it_is(cluster: TestCluster):
     assert cluster.kubectl.find("crd", "trainingruns.trainingrun.dev") is None
 
 
-def test_the_chart_installs_and_a_second_time_changes_nothing(operated: TestCluster):
+def test_the_chart_installs_over_itself_and_one_operator_runs(operated: TestCluster):
     installing.install_by_chart(operated)
 
     pods = operated.kubectl.within(SYSTEM).list("pods")

@@ -29,6 +29,7 @@ def test_undisturbed(scenario: Scenario):
     run.start(scenario.spec)
     run.wait_for_step(1)
     to_first_step = run.steps()[0].time - run.applied
+    assert run.services(), "KubeRay has made a Service for its head"
     status = run.succeed()
 
     keep_reference(status)
@@ -190,12 +191,17 @@ def test_spot_node_killed(scenario: Scenario, tmp_path: Path):
 
 
 def test_nothing_is_left_when_runs_are_deleted(scenario: Scenario):
-    """After all scenarios: no pod, RayJob, Secret or NetworkPolicy of any run is left."""
+    """After all scenarios: no pod, RayJob, Secret, NetworkPolicy or Service of any run is left."""
     kubectl = scenario.run.kubectl
-    kinds = "rayjobs,rayclusters,pods,secrets,networkpolicies,services"
+    kinds = {
+        "trainingrun.dev/run": "rayjobs,rayclusters,pods,secrets,networkpolicies",
+        "ray.io/cluster": "services",  # have KubeRay's labels alone
+    }
     wait_for(
         "nothing that a run owned is left",
-        lambda: not kubectl.list(kinds, "trainingrun.dev/run"),
+        lambda: not any(kubectl.list(of, label) for label, of in kinds.items()),
         timeout=60,
-        instead=lambda: kubectl("get", kinds, "--selector=trainingrun.dev/run"),
+        instead=lambda: "".join(
+            kubectl("get", of, f"--selector={label}") for label, of in kinds.items()
+        ),
     )

@@ -32,6 +32,7 @@ def test_the_best_epoch_is_kept_also_where_its_evaluation_is_done_again(
     best = made[0]
     assert (best.step, best.metrics["accuracy"]) == (2 * STEPS, 0.9)
     assert "loss" in best.metrics, "as reported with it"
+    assert made[-1].step == 5 * STEPS, "the newest is kept"
     assert {m.step for m in made[1:]} <= {4 * STEPS, 5 * STEPS}
     result = run_result.read(run.bucket)
     assert result is not None

@@ -165,6 +165,23 @@ def test_a_sweep_keeps_the_newest_and_the_best(bucket: Bucket, tmp_path: Path) -
     assert all(verify(bucket, m) is None for m in committed(bucket))
 
 
+def test_a_sweep_that_ends_before_the_files_leaves_no_manifest_of_them(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped, kept = (saved(bucket, tmp_path, step=10 * n, index=n) for n in (1, 2))
+
+    def refused(self: Bucket, folder: str) -> None:
+        raise StorageError(f"{folder} is not deleted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "delete_folder", refused)
+        with pytest.raises(StorageError, match="is not deleted"):
+            sweep(bucket, 1, ContractCheckpoints(keep=1))
+    assert committed(bucket) == [kept]
+    assert bucket.list(dropped.path) != []
+    assert newest_intact(bucket) == (kept, [])
+
+
 def test_metrics_that_are_reported_later_decide_which_checkpoint_is_the_best(
     bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -128,7 +128,7 @@ while run.progress().step <= stopped:
 print("RESUMED", run.status.attempt, stopped > 0)
 os.kill(run._process._process.pid, signal.SIGKILL)
 print("KILLED", refused(run.wait))
-print("WHY", run.why())
+print("WHY_KILLED", run.why())
 
 failing = {"steps": 400, "pause": 0, "raises": True}
 run = client.submit(train, config=failing, workers=1, failures={"maxRestarts": 0})
@@ -147,6 +147,7 @@ print("WHY", run.why()[0])
     assert said["SUSPENDED"].startswith("mine is suspended: attempt 1 was stopped; `trainingrun")
     assert said["RESUMED"] == "2 True"
     assert said["KILLED"].startswith("mine is suspended: no process trains it")
+    assert "no process trains it" in said["WHY_KILLED"]
     assert " failed: LocalRun: " in said["FAILED"]
     assert "ValueError: no such file" in said["FAILED"]
     assert said["LINES"] == "True"

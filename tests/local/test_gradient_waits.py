@@ -47,9 +47,9 @@ def measured(rank: int, accumulate: bool) -> tuple[float | None, float]:
 
 
 def test_the_rank_that_is_not_slow_waits_for_the_other_one() -> None:
-    results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    results = torch.multiprocessing.get_context("spawn").Queue()
     ranks = torch.multiprocessing.start_processes(train, (free_port(), results), 2, join=False)
-    found = dict([results.get(), results.get()])
+    found = dict([results.get(timeout=120), results.get(timeout=120)])
     while not ranks.join():
         pass
     for (fast_s, step_s), (slow_s, _) in zip(found[0], found[1], strict=True):

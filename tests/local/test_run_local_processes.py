@@ -1,5 +1,6 @@
 """Processes are ended with all that they started, also when their owner is killed."""
 
+import os
 import subprocess
 import sys
 import time
@@ -11,11 +12,15 @@ import pytest
 from trainingrun.local import processes
 
 ROOT = Path(__file__).parents[2]
-FAMILY = ["sh", "-c", "(setsid sleep 301 & sleep 302) & sleep 303"]
+
+
+def asleep(seconds: int) -> str:
+    """The command, with an argument that no other process has: of other tests at the same time."""
+    return f"sleep {seconds}.{os.getpid()}"
 
 
 def living(*seconds: int) -> list[str]:
-    wanted = [f"sleep {each}" for each in seconds]
+    wanted = [asleep(each) for each in seconds]
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     return [line for line in lines if line in wanted]
 
@@ -28,7 +33,8 @@ def wait_until(condition: object, deadline_s: float = 30) -> None:
 
 
 def test_kill_ends_a_process_with_all_its_descendants(tmp_path: Path) -> None:
-    process = processes.start(FAMILY, {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    family = ["sh", "-c", f"(setsid {asleep(301)} & {asleep(302)}) & {asleep(303)}"]
+    process = processes.start(family, {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
     wait_until(lambda: len(living(301, 302, 303)) == 3)
     processes.kill(process)
     assert living(301, 302, 303) == []
@@ -39,7 +45,7 @@ def test_kill_waits_for_a_zombie_that_cannot_be_reaped_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such is one whose first thread has ended before its others, as on a busy machine."""
-    process = processes.start(["sleep", "308"], {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
+    process = processes.start(asleep(308).split(), {"PATH": "/usr/bin:/bin"}, tmp_path / "log")
     poll, polls = process.poll, list[None]()
 
     def late() -> int | None:
@@ -60,7 +66,7 @@ import psutil
 from pathlib import Path
 from trainingrun.local import processes
 ctypes.CDLL(None).prctl(36, 1)  # orphans become children of this process, as of process 1
-family = ["sh", "-c", "(setsid sleep 305 & sleep 306) & sleep 307"]
+family = ["sh", "-c", "(setsid {asleep(305)} & {asleep(306)}) & {asleep(307)}"]
 process = processes.start(family, {{"PATH": "/usr/bin:/bin"}}, Path({str(tmp_path / "log")!r}))
 while len(psutil.Process(process.pid).children(recursive=True)) < 3:
     time.sleep(0.05)
@@ -81,7 +87,7 @@ from pathlib import Path
 from trainingrun.local import processes
 reaper = processes.Reaper(Path({str(home)!r}))
 environment = {{"PATH": "/usr/bin:/bin"}}
-process = processes.start(["sleep", "304"], environment, Path({str(tmp_path / "log")!r}))
+process = processes.start({asleep(304).split()!r}, environment, Path({str(tmp_path / "log")!r}))
 reaper.set_processes([process])
 Path({str(tmp_path / "ready")!r}).touch()
 time.sleep(300)

@@ -154,6 +154,7 @@ def test_another_number_of_workers_and_another_mesh_go_on_with_the_same_state(
 def test_it_trains_on_where_it_was_restored(fsdp: Callable[..., Run], undisturbed: Run) -> None:
     sharded = fsdp(4, undisturbed, steps=STEPS + 5, tensor_parallel=2)
     assert sharded.drive() == 0, sharded.log()
+    assert sharded.progress().resumed_from_step == STEPS
     assert sharded.progress().step == STEPS + 5
     assert sharded.metrics()["loss"] < 2
 

@@ -19,7 +19,8 @@ def write(table: str, rows: Iterable[Sequence[str]], page: Path = PAGE) -> None:
     """Takes the rows into the page's table, each with when and on what it was measured.
 
     Raises:
-        ValueError: the page has no such table, or a row has another number of cells.
+        ValueError: the page has no such table, a row has another number of cells, or two of these
+            rows have the same first cell.
     """
     if os.environ.get("CI") == "true":
         return
@@ -35,7 +36,11 @@ def merged(page: str, table: str, rows: Iterable[Sequence[str]]) -> str:
     old, end, after = rest.partition("\n\n")
     heading, line, *lines = old.splitlines()
     known = {_cells(line)[0]: line for line in lines}
+    measured: set[str] = set()
     for row in rows:
+        if row[0] in measured:
+            raise ValueError(f"two rows are called {row[0]!r}: the second would replace the first")
+        measured.add(row[0])
         if len(row) != len(_cells(heading)):
             raise ValueError(f"{row} does not fit the table {heading}")
         known[row[0]] = f"| {' | '.join(row)} |"

@@ -36,6 +36,11 @@ def test_what_does_not_fit_changes_nothing(table, row):
         merged(OLD, table, [row])
 
 
+def test_two_rows_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two rows are called 'a node'"):
+        merged(OLD, "losses", [("a node", "19.0", "June"), ("a node", "18.0", "June")])
+
+
 @pytest.mark.parametrize("table", ["losses", "chaos", "training", "beside KubeRay", "spot days"])
 def test_the_page_has_the_tables_that_commands_write(table):
     page = PAGE.read_text()

@@ -3,19 +3,18 @@
 import json
 import re
 import subprocess
-import time
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from chaos import run_objects
 from chaos.acting import signal_script
 from chaos.faults import FAULTS, Fault, scenarios
 from chaos.plan import (
     LONGEST_DELAY_S,
     PER_RUN,
-    Drawn,
     Outcome,
     Phase,
     Scenario,
@@ -24,12 +23,10 @@ from chaos.plan import (
     table,
     takes_s,
 )
-from chaos.runner import Disturber, spec
+from chaos.runner import spec
 from e2e.cluster import TestCluster
 from e2e.kube import CommandError, Kubectl
-from e2e.long_run import LongRun
-from e2e.report import Step
-from e2e.runs import TOTAL_STEPS, Run
+from e2e.runs import Run
 from trainingrun.api.v1alpha1 import TrainingRun
 
 ALL = [scenario for scenario, _ in scenarios().values()]
@@ -108,6 +105,8 @@ class FakeCluster:
         self.commands: list[str] = []
         self.breaks_at: int | None = None
         """Number of the command that has no answer."""
+        self.every_s = 5
+        """Of the run's `checkpoints`."""
         self._down: set[str] = set()
         self._service = "s3"
 
@@ -129,6 +128,8 @@ class FakeCluster:
                 return "false" if where in self._down else "true"
             case ["kubectl", "patch", "service", "s3", *_, patch]:
                 self._service = re.search(r'"app": "(\w+)"', patch).group(1)
+            case ["kubectl", "patch", "trainingrun", *_, patch] if "everySeconds" in patch:
+                self.every_s = int(re.search(r'"everySeconds": (\d+)', patch).group(1))
             case ["docker", "exec", _, "sh", "-c", script] if ":2379/v3/" in script:
                 return json.dumps({"header": {"revision": "7"}})
             case ["kubectl", "get", "node", name, *_]:
@@ -148,6 +149,8 @@ class FakeCluster:
                 return json.dumps({"items": pods(" ".join(rest))})
             case ["kubectl", "get", "pod", name, *_]:
                 return json.dumps(pod(name, "worker", "spot"))
+            case ["kubectl", "get", "trainingrun", *_]:
+                return json.dumps({"spec": {"checkpoints": {"everySeconds": self.every_s}}})
             case ["kubectl", "get", *_]:
                 return json.dumps({"status": {}})
         return ""
@@ -278,6 +281,29 @@ def test_a_fault_of_which_a_part_does_not_work_is_undone(fault: Fault, run: Run,
     is_undone(broken.commands[: numbers[-1] + 1], broken.commands[numbers[-1] + 1 :])
 
 
+def test_each_edit_of_the_spec_changes_it(run: Run, monkeypatch):
+    fake = FakeCluster()
+    monkeypatch.setattr("e2e.kube.subprocess.run", fake.run)
+    values = [fake.every_s]
+    for _ in range(3):
+        with run_objects.spec_edited(run):
+            values.append(fake.every_s)
+    assert values == [5, 4, 5, 4]
+
+
+def test_no_fault_that_takes_something_away_from_a_run_is_said_to_keep_its_pods():
+    gone = ("deleted", "killed", "evicted", "preempted", "memory", "suspended", "tainted")
+    parts = ("worker", "head", "rank", "raylet", "every pod", "RayCluster", "RayJob", "run ")
+    taken = [
+        fault
+        for fault in FAULTS
+        if any(word in fault.name for word in gone) and any(part in fault.name for part in parts)
+    ]
+    assert len(taken) > 25
+    assert not any(fault.keeps_pods for fault in taken)
+    assert sum(fault.keeps_pods for fault in FAULTS) > 30
+
+
 def changes(commands: list[str]) -> list[tuple[str, str]]:
     """What was done that has to be undone, and the pattern of the command that does."""
     return [
@@ -315,126 +341,3 @@ def test_a_signal_reaches_the_processes_that_fit_and_no_others():
         for process in processes:
             process.kill()
             process.wait()
-
-
-# Going on after a failure
-
-
-class FakeRun(Run):
-    """A run that does a step whenever someone looks, in a cluster that is not there."""
-
-    def __init__(self, name: str, weights: str = "right") -> None:
-        self.kubectl, self.cluster, self.name = FakeKubectl(Path("none")), None, name
-        self.journals, self.applied = FakePace(), 0.0
-        self._steps, self._weights, self.removed = [], weights, False
-
-    def steps(self) -> list[Step]:
-        if len(self._steps) < TOTAL_STEPS:
-            self._steps.append(Step(time.time(), len(self._steps) + 1))
-        return list(self._steps)
-
-    def start(self, spec, journal=True) -> None: ...
-
-    def remove(self) -> None:
-        self.removed = True
-
-    def status(self) -> dict:
-        return {"checkpoint": {"step": 1}, "result": {"metrics": {"weights_sha256": self._weights}}}
-
-    def workers(self) -> dict[str, str]:
-        return {"w-1": "spot", "w-2": "base"}
-
-    def succeed(self, timeout: float = 240) -> dict:
-        while len(self.steps()) < TOTAL_STEPS:
-            pass
-        return self.status()
-
-
-class FakeKubectl(Kubectl):
-    def __call__(self, *words, **_) -> str:
-        return ""
-
-
-class FakePace:
-    def set_pace(self, seconds: float) -> None: ...
-
-
-class OfFakes(Disturber):
-    """Its runs are fakes."""
-
-    def __init__(self, acts: dict, weights=(), ends_run=()) -> None:
-        self.said: list[str] = []
-        cluster = TestCluster("none", FakeKubectl(Path("none")))
-        super().__init__(cluster, lambda: "right", self.said.append)
-        self._scenarios = {
-            name: (scenario, Fault(name, act, 60.0, ends_run=name in ends_run))
-            for name, (scenario, act) in acts.items()
-        }
-        self.runs: list[FakeRun] = []
-        self._weights = dict(enumerate(weights))
-
-    def _new_run(self) -> LongRun:
-        self.runs.append(FakeRun(f"chaos-{self._runs}", self._weights.get(self._runs, "right")))
-        self._runs += 1
-        self._long = LongRun(self.runs[-1])
-        return self._long
-
-
-@contextmanager
-def nothing(run):
-    yield
-
-
-@contextmanager
-def breaks(run):
-    raise RuntimeError("the API server says no")
-    yield
-
-
-def drawn(*faults):
-    made = {}
-    for number, act in enumerate(faults):
-        scenario = Scenario(f"fault {number}", Phase.TRAINING, 0.0, 60.0)
-        made[scenario.name] = (scenario, act)
-    return made, [Drawn(scenario, 0.0) for scenario, _ in made.values()]
-
-
-@pytest.fixture(autouse=True)
-def no_evidence(monkeypatch):
-    monkeypatch.setattr("chaos.runner.keep_evidence", lambda *_: "the folder")
-    monkeypatch.setattr("e2e.kube.time.sleep", lambda _: None)
-
-
-def test_after_a_failure_the_next_scenario_has_a_fresh_run():
-    acts, group = drawn(nothing, breaks, nothing)
-    disturber = OfFakes(acts)
-    outcomes = disturber.go_through(group)
-    assert [bool(one.failure) for one in outcomes] == [False, True, False]
-    assert "RuntimeError: the API server says no" in outcomes[1].failure
-    assert [one.weights_equal for one in outcomes] == [None, None, True]
-    assert [run.removed for run in disturber.runs] == [True, True]
-    assert any("FAILED" in said for said in disturber.said)
-    assert any("fault 1, training, 0.0 s after" in said for said in disturber.said)
-
-
-def test_a_run_that_is_deleted_leaves_nothing_and_the_next_scenario_a_fresh_one(monkeypatch):
-    acts, group = drawn(nothing, nothing)
-    disturber = OfFakes(acts, ends_run=("fault 0, training",))
-    asked = []
-    monkeypatch.setattr(FakeKubectl, "find", lambda self, *words: asked.append(words))
-    monkeypatch.setattr(FakeKubectl, "list", lambda self, *words: asked.append(words))
-    outcomes = disturber.go_through(group)
-    assert [one.failure for one in outcomes] == ["", ""]
-    assert [one.weights_equal for one in outcomes] == [None, True]
-    assert asked[0] == ("trainingrun", "chaos-0")
-    assert asked[1][1] == "trainingrun.dev/run=chaos-0"
-    assert len(disturber.runs) == 2
-
-
-def test_wrong_weights_are_the_failure_of_every_scenario_of_the_run():
-    acts, group = drawn(nothing, nothing)
-    disturber = OfFakes(acts, weights=["wrong"])
-    outcomes = disturber.go_through(group)
-    assert [one.weights_equal for one in outcomes] == [False, False]
-    assert all("wrong instead of right" in one.failure for one in outcomes)
-    assert disturber.go_through(group[:1])[0].failure == ""

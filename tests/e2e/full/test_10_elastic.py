@@ -1,7 +1,7 @@
 """Fewer workers rather than none: one of two goes on, two again, and each sample is seen once."""
 
-import time
 from collections import Counter
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from e2e.cluster import HERE
@@ -128,14 +128,14 @@ def test_pod_deleted_and_its_replacement_kept_away(scenario: Scenario):
 
 
 def ready_since(run: Run, workers: int) -> float | None:
-    """The time, once so many worker pods are ready; None: fewer are."""
+    """When the last of so many worker pods became ready; None: fewer are."""
     ready = [
-        pod
+        datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()
         for pod in run.pods("worker")
         for condition in pod["status"].get("conditions", ())
         if (condition["type"], condition["status"]) == ("Ready", "True")
     ]
-    return time.time() if len(ready) >= workers else None
+    return max(ready) if len(ready) >= workers else None
 
 
 def test_spot_node_killed(scenario: Scenario):
