@@ -119,23 +119,30 @@ def test_a_file_of_another_size_is_not_copied(bucket: Bucket, tmp_path: Path, pl
     found = saved(bucket, tmp_path / "local", step=10)
     name = "rank-0/state.pt"
     bucket.put(f"{found.path}/{name}", (bucket.get(f"{found.path}/{name}") or b"") + b"more")
-    fetched = Fetched(bucket, found)
-    assert "another content" in (fetched.fetch(Share([name], [])) or "")
+    fetched, share = Fetched(bucket, found), Share([name], [])
+    for _ in range(2):  # also where it was read before
+        assert "another content" in (fetched.fetch(share) or "")
     fetched.close()
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_damaged_file_is_named_and_not_kept(bucket: Bucket, tmp_path: Path, kept: bool) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("read", ["once", "by one rank", "by all"])
+def test_a_damaged_file_is_named_and_not_kept(
+    bucket: Bucket, tmp_path: Path, place: str, ranks: int, read: str
+) -> None:
     found = saved(bucket, tmp_path / "local", step=10)
     name = "rank-0/state.pt"
     content = bucket.get(f"{found.path}/{name}") or b""
     bucket.put(f"{found.path}/{name}", bytes([content[0] ^ 1]) + content[1:])
-    fetched = Fetched(bucket, found)
-    reason = fetched.fetch(Share([name], []) if kept else Share([], [name]))
-    assert reason == f"{found.path}/{name} has another content than was committed (BLAKE3 differs)"
-    assert not (fetched.folder / name).exists()
+    fetched = Fetched(bucket, found, ranks=ranks)
+    share = {
+        "once": Share([], [name]), "by one rank": Share([name], []), "by all": Share([], [], [name])
+    }[read]  # fmt: skip
+    reason = f"{found.path}/{name} has another content than was committed (BLAKE3 differs)"
+    assert fetched.fetch(share) == reason
+    assert fetched.fetch(share) == reason, "what is kept is not read again"
     bucket.delete([f"{found.path}/{name}"])
-    assert fetched.fetch(Share([], [name])) == f"{found.path}/{name} is missing"
+    assert fetched.fetch(share) == f"{found.path}/{name} is missing"
     fetched.close()
 
 

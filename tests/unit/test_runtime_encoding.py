@@ -105,6 +105,8 @@ def test_what_a_state_holds_comes_back_as_it_was(value: Any) -> None:
     found = back(value)
     assert found == value
     assert type(found) is type(value)
+    if isinstance(value, list | tuple):
+        assert list(map(type, found)) == list(map(type, value)), "1, 1.0 and True are equal"
 
 
 SPREAD = np.dtype(

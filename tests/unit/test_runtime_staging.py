@@ -206,5 +206,6 @@ def test_a_restored_optimizer_keeps_nothing_of_the_file(tmp_path: Path) -> None:
     snapshot.restore(LocalFiles(tmp_path), again, 0, 1)
     assert torch.equal(other.weight, model.weight)
     found = again["optimizer"].state[other.weight].values()
+    assert len(found) == len(wanted) == 3
     assert all(map(torch.equal, found, wanted))
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()

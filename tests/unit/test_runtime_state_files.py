@@ -84,22 +84,26 @@ def test_each_rank_saves_about_as_much_and_restores_all_of_it(tmp_path: Path) ->
 
 
 def test_an_optimizers_state_is_divided_as_well(tmp_path: Path) -> None:
-    def trained() -> dict[str, Any]:
+    def untrained() -> dict[str, Any]:
         model = nn.Linear(WIDTH, 3 * WIDTH)
-        optimizer = torch.optim.AdamW(model.parameters())
-        model(torch.ones(1, WIDTH)).sum().backward()
-        optimizer.step()
-        return {"model": model, "optimizer": optimizer}
+        return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+
+    def trained() -> dict[str, Any]:
+        things = untrained()
+        things["model"](torch.ones(1, WIDTH)).sum().backward()
+        things["optimizer"].step()
+        return things
 
     torch.manual_seed(0)
     first = trained()
     torch.manual_seed(0)
     save(tmp_path, [first, trained()])
     assert (tmp_path / "state-1.safetensors").exists()
-    other = trained()
+    other = untrained()
     snapshot.restore(LocalFiles(tmp_path), other, 0, 2)
     assert equal(other["model"], first["model"])
     mine, theirs = (things["optimizer"].state_dict()["state"] for things in (first, other))
+    assert theirs.keys() == mine.keys() == {0, 1}
     assert all(torch.equal(mine[i][key], theirs[i][key]) for i in mine for key in mine[i])
 
 

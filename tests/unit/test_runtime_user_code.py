@@ -175,7 +175,11 @@ def test_what_ray_gets_is_the_code_and_the_packages_beside_it(
     ("wanted", "sentence"),
     [
         pytest.param("absent==3", "No matching distribution found for absent==3", id="absent"),
-        pytest.param("two words", "Invalid requirement: 'two words'", id="no requirement"),
+        pytest.param(
+            "two words @ http://user:hidden@127.0.0.1:1/x.zip",
+            "Invalid requirement: 'two words",
+            id="no requirement",
+        ),
         pytest.param(
             "oldray",
             r"oldray 1.0 depends on ray==1.0, but The user requested \(constraint\) ray==",
@@ -193,6 +197,7 @@ def test_a_requirement_that_cannot_be_installed_is_named(
     with pytest.raises(user_code.Uninstallable, match=sentence) as refused:
         user_code.install(["pytest", wanted], tmp_path / "a" / "packages")
     assert str(tmp_path) not in str(refused.value)
+    assert "hidden" not in str(refused.value)
 
 
 def test_an_index_that_does_not_answer_is_no_error_of_the_requirement(
