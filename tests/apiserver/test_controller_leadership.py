@@ -279,7 +279,8 @@ class Candidates:
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The tries of each candidate, by its identity."""
+    """The tries of each candidate, by its identity; there are more of them than elsewhere."""
+    monkeypatch.setattr(leadership, "RETRY_S", 0.5)
     tries: Counter[str] = Counter()
     real = Leadership._try
 
