@@ -31,14 +31,25 @@ def start(apiserver, namespace, tmp_path):
     system = apiserver.new_namespace()
     apiserver.create(a_lease(system))
 
-    def begin(kubeconfig: Path = apiserver.kubeconfig, **settings: str) -> Process:
+    def launch(kubeconfig: Path = apiserver.kubeconfig, **settings: str) -> Process:
         fixed = {"NAMESPACES": namespace, "OPERATOR_NAMESPACE": system, **settings}
         log = tmp_path / f"log-{len(started)}.json"
         started.append(Process(kubeconfig, log, **fixed))
-        wait_for(lambda: started[-1].get("/readyz")[0] == 200)
         return started[-1]
 
-    begin.system = system
+    def begin(*arguments: Path, **settings: str) -> Process:
+        process = launch(*arguments, **settings)
+        wait_for(lambda: process.get("/readyz")[0] == 200)
+        return process
+
+    def two() -> list[Process]:
+        """Two at the same time: the one that leads, and the other."""
+        both = [launch(), launch()]
+        wait_for(lambda: all(one.get("/readyz")[0] == 200 for one in both))
+        wait_for(lambda: any(map(leads, both)))
+        return sorted(both, key=leads, reverse=True)
+
+    begin.two = two
     yield begin
     for one in started:
         one.end()
@@ -84,8 +95,7 @@ def begins(apiserver, namespace, status, name: str) -> None:
 def test_of_two_operators_one_leads_and_a_status_is_not_rewritten_for_ever(
     apiserver, namespace, start, status
 ):
-    first, second = start(), start()
-    wait_for(lambda: leads(first))
+    first, second = start.two()
     begins(apiserver, namespace, status, "digits")
     writes_nothing_more(first)
     assert [leads(first), leads(second)] == [True, False]
@@ -95,8 +105,7 @@ def test_of_two_operators_one_leads_and_a_status_is_not_rewritten_for_ever(
 
 
 def test_a_killed_leader_is_replaced_within_15_seconds(apiserver, namespace, start, status):
-    first, second = start(), start()
-    wait_for(lambda: leads(first))
+    first, second = start.two()
     begins(apiserver, namespace, status, "before")
     first.process.kill()
     killed = time.monotonic()
@@ -111,8 +120,7 @@ def test_a_killed_leader_is_replaced_within_15_seconds(apiserver, namespace, sta
 def test_a_leader_that_is_asked_to_go_gives_the_lease_back_at_once(
     apiserver, namespace, start, status
 ):
-    first, second = start(), start()
-    wait_for(lambda: leads(first))
+    first, second = start.two()
     began = time.monotonic()
     first.process.send_signal(signal.SIGTERM)
     wait_for(lambda: leads(second))
@@ -123,8 +131,7 @@ def test_a_leader_that_is_asked_to_go_gives_the_lease_back_at_once(
 
 
 def test_a_stopped_leader_that_wakes_up_writes_nothing_more(apiserver, namespace, start, status):
-    first, second = start(), start()
-    wait_for(lambda: leads(first))
+    first, second = start.two()
     begins(apiserver, namespace, status, "before")
     wait_for(lambda: not first.busy())
     before = writes(first)
