@@ -153,9 +153,7 @@ async def watches_are_open(cluster: KubernetesCluster) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(10):
             while any(  # noqa: ASYNC110 - a watch tells runs, not tests
-                watch.state == "synced"
-                and watch.connected_since is None
-                and watch._problem is None
+                watch.state == "synced" and watch.connected_since is None and watch._problem is None
                 for watch in cluster.watches.all()
             ):
                 await asyncio.sleep(0.05)
