@@ -7,13 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from support.operators import a_run, document, eventually, running
+from support.operators import (
+    a_run,
+    credentials_of,
+    document,
+    eventually,
+    running,
+    settings_for,
+)
 from support.simulated_groups import Cloud, Group, SimulatedCloud, growing
 from trainingrun import rendering
-from trainingrun.api.v1alpha1 import TrainingRun
+from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from trainingrun.cluster.live_cluster import KubernetesCluster
+from trainingrun.controller.operator import Operator
 from trainingrun.reconciling.pod_status import pod_ref
 from trainingrun.rendering import Placement, RenderSettings
+from trainingrun.rendering.platforms import PlatformName
 from trainingrun.rendering.scheduling import placement_of_cluster
 
 EKS = "eks.amazonaws.com/capacityType"
@@ -53,8 +62,8 @@ def without_spot(cloud: Cloud) -> Cloud:
 def cloud_of(apiserver, namespace):
     made = []
 
-    def make(cloud: Cloud) -> SimulatedCloud:
-        made.append(SimulatedCloud(apiserver, namespace, cloud))
+    def make(cloud: Cloud, where: str = namespace) -> SimulatedCloud:
+        made.append(SimulatedCloud(apiserver, where, cloud))
         return made[-1]
 
     yield make
@@ -107,19 +116,28 @@ def test_for_a_mere_preference_they_do_not_grow_but_on_karpenter(platform, grows
     assert found.name == grows
 
 
-@pytest.mark.parametrize("platform", ["gke", "karpenter"])
 async def test_where_no_spot_node_is_to_be_had_it_runs_on_on_demand_nodes(
-    apiserver, namespace, new_operator, status, cloud_of, platform
+    apiserver, head, cloud_of
 ):
-    cloud = cloud_of(without_spot(CLOUDS[platform]))
-    async with running(await new_operator(platform=platform)):
-        capacity = {"type": "PreferSpot", "fallback": FALLBACK}
-        apiserver.create(a_run(namespace, workers={"count": 1, "capacity": capacity}))
-        (found,) = await workers_run(cloud, 1)
-    assert cloud.group_of(found) == "on-demand"
-    assert status()["capacity"]["message"] == (
-        "New workers go to any nodes, spot preferred: a worker pod has found no spot node for 10 s"
-    )
+    async def runs_on(platform: PlatformName) -> None:
+        namespace = apiserver.new_namespace()
+        cloud = cloud_of(without_spot(CLOUDS[platform]), namespace)
+        settings = settings_for(namespace, platform=platform)
+        async with running(Operator(settings, credentials_of(apiserver), head.target)):
+            capacity = {"type": "PreferSpot", "fallback": FALLBACK}
+            run = a_run(namespace, workers={"count": 1, "capacity": capacity})
+            apiserver.create(run)
+            (found,) = await workers_run(cloud, 1)
+        assert cloud.group_of(found) == "on-demand"
+        status = apiserver.get(API_VERSION, KIND, "digits", namespace)["status"]
+        assert status["capacity"]["message"] == (
+            "New workers go to any nodes, spot preferred: "
+            "a worker pod has found no spot node for 10 s"
+        )
+
+    async with asyncio.TaskGroup() as both:  # each waits for these 10 s
+        both.create_task(runs_on("gke"))
+        both.create_task(runs_on("karpenter"))
 
 
 async def test_the_replacement_of_a_lost_spot_node_goes_to_an_on_demand_node(

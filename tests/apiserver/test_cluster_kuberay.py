@@ -75,7 +75,7 @@ async def test_kuberay_may_come_after_the_operator_and_after_a_version_that_is_t
 
 
 async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kuberay_that_came_later(
-    bare: ApiServer,
+    bare: ApiServer, monkeypatch
 ):
     """It may not watch CRDs there, and kopf learns of a kind in no other way."""
     namespace = bare.new_namespace()
@@ -87,8 +87,10 @@ async def test_confined_to_a_namespace_the_operator_is_started_anew_for_a_kubera
         assert cluster.watches.kuberay == "missing"
         for text in crds():
             await asyncio.to_thread(bare.install_crd, text)
-        async with asyncio.timeout(60):
-            await memo.crashed.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(watch_module, "UNWATCHED_S", 1.0)
+            async with asyncio.timeout(60):
+                await memo.crashed.wait()
     await connection.close()
     assert "was installed after the operator began" in str(memo.task.exception().exceptions)
     async with watching(bare, namespace) as cluster:
