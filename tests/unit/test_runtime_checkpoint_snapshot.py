@@ -302,36 +302,6 @@ def test_after_survivors_have_saved_no_rank_needs_a_file_of_its_own(tmp_path: Pa
     assert found.state == 5
 
 
-class Mixed(torch.optim.Optimizer):
-    """Of parameters in bfloat16: averages and weights in float32, as mixed precision keeps them."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {})
-
-    def step(self, closure: Any = None) -> None:
-        for parameter in self.param_groups[0]["params"]:
-            value = torch.full_like(parameter, 1 / 3, dtype=torch.float32)
-            seen = torch.full(parameter.shape, 2**40 + 1)
-            self.state[parameter] = {
-                "average": value, "more": {"weights": [value + 1]}, "seen": seen, "step": seen[:1]
-            }  # fmt: skip
-
-
-def test_what_an_optimizer_keeps_comes_back_in_its_own_types(tmp_path: Path) -> None:
-    first, second = (Mixed([torch.zeros(3, dtype=torch.bfloat16)]) for _ in range(2))
-    first.step()
-    saved(tmp_path, [{"o": first}], set())
-    snapshot.restore(LocalFiles(tmp_path), {"o": second}, 0, 1)
-    (kept,), (found,) = first.state.values(), second.state.values()
-    for mine, theirs in (
-        (kept["average"], found["average"]),
-        (kept["more"]["weights"][0], found["more"]["weights"][0]),
-        (kept["seen"], found["seen"]),
-    ):
-        assert theirs.dtype is mine.dtype
-        assert torch.equal(theirs, mine)
-
-
 class OwnForm(torch.optim.SGD):
     """An optimizer whose state has a form of its own."""
 

@@ -1,7 +1,6 @@
 """A run whose number of workers may change: how many there are, when it grows, what it refuses."""
 
 import pickle
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from ray.train import ScalingConfig, WorkerGroupError
 from ray.train.torch import TorchTrainer
 from torch.utils.data import DataLoader
@@ -22,7 +19,6 @@ from trainingrun_runtime.coordinator import checkpoints
 from trainingrun_runtime.coordinator.checkpoints import Command
 from trainingrun_runtime.coordinator.coordinator import Coordinator
 from trainingrun_runtime.coordinator.run_progress import GROWTH_S
-from trainingrun_runtime.data.position import Dealing, Position, batches_from
 from trainingrun_runtime.driver import overruled
 from trainingrun_runtime.driver.trainer import Trainers, scaling_of
 from trainingrun_runtime.known_errors.failure_causes import (
@@ -236,28 +232,6 @@ def test_the_limit_of_a_group_is_for_the_next_one_alone(coordinator: Coordinator
     assert coordinator.most_workers() == 1
     coordinator.group_started(1, 5, [])
     assert coordinator.most_workers() is None
-
-
-@given(
-    samples=st.integers(30, 300),
-    batch_size=st.integers(1, 7),
-    sizes=st.lists(st.integers(1, 6), min_size=3, max_size=3),
-    steps=st.lists(st.integers(0, 12), min_size=2, max_size=2),
-)
-def test_three_sizes_in_one_epoch_see_each_sample_once(
-    samples: int, batch_size: int, sizes: list[int], steps: list[int]
-) -> None:
-    position = Position(seed=3, shuffle=True, samples=samples)
-    seen: Counter[int] = Counter()
-    for ranks, most in zip(sizes, [*steps, samples], strict=True):
-        dealing = Dealing(batch_size, min(ranks, max(position.left, 1)), drop_last=False)
-        for done, step in enumerate(batches_from(position, dealing, range(dealing.ranks))):
-            if done == most:
-                break
-            for batch in step:
-                seen.update(batch.indices.tolist())
-            position = position.after(dealing)
-    assert seen == Counter(range(samples))
 
 
 def test_a_loader_says_up_to_how_many_ranks_its_epoch_can_go_on_with() -> None:

@@ -27,7 +27,6 @@ from trainingrun_runtime.known_errors.failure_causes import (
     first_line,
     is_collective_error,
 )
-from trainingrun_runtime.known_errors.remedies import explained
 from trainingrun_runtime.ray_internals.training import (
     WorkerHealthCheckFailedError,
     WorkerHealthCheckTimeoutError,
@@ -332,13 +331,6 @@ def test_a_rank_that_was_killed_for_memory_is_a_loss_that_says_what_to_do():
     assert found.remedied
     assert "raise workers.resources.memory" in found.message
     assert not classify(WorkerGroupError("1 rank failed", {0: DIED})).remedied
-
-
-def test_a_lost_peer_that_says_what_to_do_is_remedied():
-    """So that the advice is kept where the next group is lost otherwise."""
-    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:94, unhandled system error")
-    assert classify(WorkerGroupError("failed", {0: PeerLost(explained(error))})).remedied
-    assert not classify(WorkerGroupError("failed", {0: PEER})).remedied
 
 
 if hasattr(ray.train, "NCCLHangError"):  # Ray 2.58 has no such detector

@@ -1,6 +1,7 @@
 """The driver's look for hangs: what it does itself is neither silence nor work."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,18 @@ class Head:
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Head:
     return Head(monkeypatch, tmp_path)
+
+
+def test_the_pod_of_a_process_that_cannot_be_ended_is_told_to_the_operator(
+    head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(members: dict[int, Member]) -> None:
+        head.watch._ended = time.monotonic() - hang_watch.ENDS_S - 1, members
+
+    monkeypatch.setattr(head.watch, "_end", end)
+    head.look(70)
+    assert head.found
+    assert head.hangs.fields()["stuck_pods"] == ["pod-0"]
 
 
 @pytest.mark.parametrize("seconds", [2, 9, 11, 17, 45])

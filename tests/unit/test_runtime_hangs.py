@@ -312,8 +312,6 @@ def test_a_group_that_has_its_predecessor_s_number_did_not_hang_with_it() -> Non
 
 # Which rank is the cause.
 
-RUNTIME = "/venv/lib/python3.11/site-packages/trainingrun_runtime/worker/training_function.py"
-
 
 def stack(*calls: tuple[str, str, int], state: State = State.LIVES) -> RankStack:
     return RankStack(state, tuple(Frame(*call) for call in calls))

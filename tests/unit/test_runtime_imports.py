@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 LIGHT = [
     ("trainingrun_runtime.progress.document", "ray"),  # it says why this Ray cannot be used
-    ("trainingrun_runtime.progress.server", "ray"),  # it answers while Ray is still starting
     ("trainingrun_runtime.coordinator.coordinator", "ray.train"),
     ("trainingrun_runtime.driver.driver", "ray.train"),  # imported in a thread
     # Where only the extra `cli` is installed:

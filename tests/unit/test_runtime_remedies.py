@@ -430,6 +430,7 @@ def test_an_advice_begins_with_what_to_do_and_is_short(remedy: Remedy) -> None:
     words = remedy.advice.split()
     assert words[0] in WHAT_TO_DO
     assert len(words) <= 30
+    assert not remedy.advice.endswith(".")
 
 
 def test_each_row_is_met_in_a_test() -> None:
@@ -542,8 +543,3 @@ def test_functions_of_the_old_session_name_their_replacement() -> None:
     finally:
         vars(ray.air.session).update(before)
         vars(ray.tune).update(of_tune)
-
-
-def test_advice_is_for_users_of_this_project() -> None:
-    for remedy in REMEDIES.values():
-        assert not remedy.advice.endswith(".")
