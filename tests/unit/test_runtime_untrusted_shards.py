@@ -26,12 +26,18 @@ from trainingrun_runtime.store.manifest import Manifest
 from trainingrun_runtime.store.storage_errors import StorageError
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two ranks, which no test changes."""
+    folder = tmp_path_factory.mktemp("saved")
+    save_trained(folder, rows(2))
+    return folder
+
+
 @pytest.fixture
-def two_ranks(tmp_path: Path) -> Path:
-    """A checkpoint of two ranks."""
-    (tmp_path / "saved").mkdir()
-    save_trained(tmp_path / "saved", rows(2))
-    return tmp_path / "saved"
+def two_ranks(saved: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(saved, tmp_path / "saved")
 
 
 class Hostile:
