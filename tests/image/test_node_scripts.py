@@ -252,9 +252,3 @@ def test_the_head_serves_progress_beside_ray(tmp_path: Path) -> None:
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # the session that this test started
         process.communicate()
-
-
-@pytest.mark.parametrize("script", [NODE, PRESTOP], ids=lambda path: path.name)
-def test_the_scripts_are_executable_bash_without_syntax_errors(script: Path) -> None:
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", str(script)], check=True)
