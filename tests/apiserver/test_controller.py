@@ -331,12 +331,3 @@ async def test_probes_say_ready_only_once_everything_is_listed(apiserver, namesp
     async with running(operator):
         await eventually(lambda: operator.ready)
         assert operator.liveness_error is None
-
-
-async def test_metrics_count_runs_by_phase(apiserver, namespace, kuberay, new_operator, status):
-    async with running(await new_operator()) as operator:
-        apiserver.create(a_run(namespace))
-        await eventually(lambda: status().get("phase") == "Starting")
-        value = operator.metrics.registry.get_sample_value
-        labels = {"namespace": namespace, "phase": "Starting"}
-        await eventually(lambda: value("trainingrun_runs", labels) == 1)

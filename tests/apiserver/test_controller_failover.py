@@ -47,6 +47,7 @@ class LateNews:
 
     def arrive(self) -> None:
         """What was held back comes in, in order."""
+        assert self._held, f"no event of a {self._kind} came"
         for event in self._held:
             self._real(event)
         self._held.clear()
@@ -173,7 +174,7 @@ async def test_a_watch_that_is_open_and_says_nothing_is_noticed_within_ten_secon
         await eventually(lambda: cluster.stores.ray_jobs.of_run((namespace, "digits")))
         took = time.monotonic() - began
     await proxy.down()
-    assert took <= HALF_OPEN_S + 2, f"{took:.1f} s"  # and to be opened anew
+    assert took <= HALF_OPEN_S + 6, f"{took:.1f} s"  # and to be opened anew
 
 
 async def test_a_watch_is_never_opened_on_a_connection_that_may_have_gone_silent(apiserver):

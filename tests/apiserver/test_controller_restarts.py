@@ -34,23 +34,6 @@ async def test_an_operator_that_dies_before_the_status_has_the_attempt_starts_no
     assert len(status()["attempts"]) == 1
 
 
-async def test_an_operator_restarted_in_mid_run_goes_on_where_it_was(
-    apiserver, namespace, kuberay, head, new_operator, status
-):
-    run = apiserver.create(a_run(namespace))
-    async with running(await new_operator()):
-        await eventually(lambda: status().get("attempt") == 1)
-        kuberay.starts(run)
-        head.document = document(step=3)
-        await eventually(lambda: status().get("progress", {}).get("step") == 3)
-    head.document = document(step=9)
-    async with running(await new_operator()):
-        await eventually(lambda: status()["progress"]["step"] == 9)
-    assert status()["attempt"] == 1
-    assert kuberay.jobs() == ["digits-1"]
-    assert not any(status().get("disruptions", {}).values())
-
-
 async def test_a_restart_takes_nothing_back_in_the_status_of_a_running_attempt(
     apiserver, namespace, kuberay, head, new_operator, status
 ):

@@ -142,7 +142,7 @@ def in_mid_run(apiserver, namespace, a_training, status):
 
 
 async def test_a_key_that_is_lost_with_every_operator_heals_in_a_head_that_runs(
-    apiserver, namespace, key_path, a_training, new_operator, status
+    apiserver, namespace, kuberay, key_path, a_training, new_operator, status
 ):
     async with running(await new_operator()):
         await in_mid_run(apiserver, namespace, a_training, status)
@@ -151,6 +151,7 @@ async def test_a_key_that_is_lost_with_every_operator_heals_in_a_head_that_runs(
     async with running(await new_operator()):
         await eventually(lambda: status()["progress"]["step"] == 9)
     assert status()["attempt"] == 1
+    assert kuberay.jobs() == ["digits-1"]
     assert not any(status().get("disruptions", {}).values())
 
 

@@ -33,7 +33,6 @@ from trainingrun.reconciling.attempts import lifetime
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "defaults.md"
 LOCATION = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
-FUNCTION = {"training": {"function": "trainingrun_runtime.examples.linear:train"}}
 BUCKET = {"storage": {"uri": "s3://team/runs"}}
 
 
@@ -342,9 +341,11 @@ async def test_a_role_that_one_namespace_lacks_takes_no_other_one_its_defaults(a
         await connection.close()
 
 
-@pytest.fixture(scope="module")
-def before() -> Iterator[ApiServer]:
-    """A server with the CRDs of before, which has neither kind."""
+@pytest.fixture
+def before(apiserver: ApiServer) -> Iterator[ApiServer]:
+    """A server with the CRDs of before, which has neither kind. Asks for `apiserver` so that it
+    skips, or not, alike.
+    """
     with running_apiserver() as server:
         for file in kuberay_crds():
             server.install_crd(file.read_text())

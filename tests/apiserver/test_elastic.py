@@ -5,7 +5,7 @@ import pytest
 from support.operators import RAY_API, a_run, owned_by, watching
 from trainingrun import rendering
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.cluster.api_client import Conflict
+from trainingrun.cluster.api_client import Conflict, Rejected
 from trainingrun.reconciling.model import Ref
 
 NAME = "digits-1-abcde"
@@ -82,9 +82,16 @@ async def test_a_ray_cluster_that_has_changed_is_left_alone(apiserver, namespace
 async def test_another_ray_cluster_of_the_same_name_inherits_nothing(apiserver, namespace):
     run = apiserver.create(a_run(namespace))
     made = a_cluster(apiserver, namespace, run)
-    async with watching(apiserver, namespace) as cluster:
+    async with watching(apiserver, namespace, deaf=True) as cluster:
         former = ref_of(made)
         stale = Ref(RAY_API, "RayCluster", namespace, NAME, "00000000-0000-0000-0000-000000000000")
         await cluster.scale_workers(stale, 1, ())
+        kept = apiserver.get(RAY_API, "RayCluster", NAME, namespace)
+        assert kept["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
         apiserver.request("DELETE", apiserver.path(made))
         await cluster.scale_workers(former, 1, ())  # gone is fine
+        again = a_cluster(apiserver, namespace, run)
+        with pytest.raises(Rejected):  # the cache still has the former one
+            await cluster.scale_workers(former, 1, ())
+        assert apiserver.get(RAY_API, "RayCluster", NAME, namespace) == again

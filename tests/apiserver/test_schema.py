@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import MERGE, ApiError, ApiServer, said
+from support.apiserver import ApiError, ApiServer, said
 from support.constraints import MINIMAL, minimal_run
 from trainingrun.api.parse import InvalidRunError, parse
 from trainingrun.api.status import Condition, RunStatus
@@ -141,14 +141,6 @@ def test_a_status_write_with_an_old_version_is_refused(apiserver: ApiServer, nam
     with pytest.raises(ApiError) as refused:
         apiserver.replace({**created, "status": {"phase": "Failed"}}, "status")
     assert refused.value.code == 409
-
-
-def test_a_rule_of_the_spec_does_not_stand_in_the_way_of_a_patch(
-    apiserver: ApiServer, namespace: str
-):
-    path = apiserver.path(apiserver.create(minimal_run(namespace)))
-    changed = apiserver.request("PATCH", path, {"spec": {"suspend": True}}, MERGE)
-    assert changed["spec"]["suspend"] is True
 
 
 def test_a_list_shows_where_each_run_stands(apiserver: ApiServer, namespace: str):

@@ -133,7 +133,8 @@ def test_a_run_that_is_nested_too_deeply_is_refused_and_nobody_else_notices(clus
     again = cluster.start()
     cluster.begins("after-a-restart")
     assert unreadable(again) >= 1
-    assert "trainingrun_operator_watch_stale" in again.metrics()
+    fresh = 'trainingrun_operator_watch_stale{kind="TrainingRun"} 0.0'
+    wait_for(lambda: fresh in again.metrics())
     assert faults(operator) + faults(again) == []
 
 

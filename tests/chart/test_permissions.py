@@ -90,8 +90,8 @@ def test_the_key_is_the_only_secret_that_can_be_read(render):
     assert as_set(granted) == as_set(resources.OPERATOR_RULES)
     for role in (found for found in objects if found["kind"] in ("Role", "ClusterRole")):
         for rule in role["rules"]:
-            if "secrets" in rule["resources"] and "get" in rule["verbs"]:
-                assert rule["resourceNames"] == ["trainingrun-operator-key"]
+            if "secrets" in rule["resources"] and {"get", "list", "watch"} & set(rule["verbs"]):
+                assert rule.get("resourceNames") == ["trainingrun-operator-key"]
 
 
 def test_watching_its_own_namespace_keeps_both_roles(render):
@@ -138,27 +138,42 @@ def test_no_rule_holds_a_wildcard(everything):
 
 
 def test_people_get_the_runs_with_the_roles_that_they_have(render):
-    roles = {
-        found["metadata"]["name"]: found for found in render() if found["kind"] == "ClusterRole"
+    reads = ["get", "list", "watch"]
+    writes = ["create", "update", "patch", "delete", "deletecollection"]
+    seen = ["trainingruns", "trainingruns/status", "trainingdefaults", "clustertrainingdefaults"]
+    expected = {
+        "viewer": ({"view", "edit", "admin"}, seen, reads),
+        "editor": ({"edit", "admin"}, ["trainingruns"], writes),
+        "admin": ({"admin"}, ["trainingdefaults"], writes),
     }
-    viewer, editor = roles["trainingrun-operator-viewer"], roles["trainingrun-operator-editor"]
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
-    assert viewer["metadata"]["labels"][aggregate + "view"] == "true"
-    assert aggregate + "view" not in editor["metadata"]["labels"]
-    # Nobody but the operator writes a status.
-    assert "trainingruns/status" not in editor["rules"][0]["resources"]
+    found = {}
+    for role in (one for one in render() if one["kind"] == "ClusterRole"):
+        labels = role["metadata"]["labels"]
+        if to := {name.removeprefix(aggregate) for name in labels if name.startswith(aggregate)}:
+            assert {labels[aggregate + name] for name in to} == {"true"}
+            name = role["metadata"]["name"].removeprefix("trainingrun-operator-")
+            found[name] = (to, as_set(role["rules"]))
+    assert found == {
+        name: (
+            to,
+            as_set([{"apiGroups": ["trainingrun.dev"], "resources": resources, "verbs": verbs}]),
+        )
+        for name, (to, resources, verbs) in expected.items()
+    }
 
 
-def test_a_namespace_s_admins_alone_change_its_defaults(render):
-    roles = [found for found in render() if found["kind"] == "ClusterRole"]
+def test_only_the_operator_writes_a_status_and_only_admins_the_defaults(render):
     writers = {
         (role["metadata"]["name"], resource)
-        for role in roles
+        for role in render()
+        if role["kind"] in ("Role", "ClusterRole")
         for rule in role["rules"]
         for resource in rule["resources"]
-        if resource.endswith("trainingdefaults") and set(rule["verbs"]) - {"get", "list", "watch"}
+        if resource.endswith(("/status", "trainingdefaults"))
+        and set(rule["verbs"]) - {"get", "list", "watch"}
     }
-    assert writers == {("trainingrun-operator-admin", "trainingdefaults")}
-    (admin,) = (one for one in roles if one["metadata"]["name"] == "trainingrun-operator-admin")
-    aggregated = [name for name in admin["metadata"]["labels"] if "/aggregate-to-" in name]
-    assert aggregated == ["rbac.authorization.k8s.io/aggregate-to-admin"]
+    assert writers == {
+        ("trainingrun-operator", "trainingruns/status"),
+        ("trainingrun-operator-admin", "trainingdefaults"),
+    }

@@ -37,9 +37,9 @@ def unmount(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def small(folder: Path, size: str = "2m") -> Iterator[None]:
-    """A file system in memory of that size, on an empty folder."""
-    mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
+def small(folder: Path) -> Iterator[None]:
+    """A file system of 2 MiB in memory, on an empty folder."""
+    mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", folder)
     try:
         yield
     finally:

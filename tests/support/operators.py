@@ -162,14 +162,16 @@ async def watches_are_open(cluster: KubernetesCluster) -> None:
 async def eventually(probe: Callable[[], Any], what: str = "") -> Any:
     """What `probe` returns, as soon as it is true; absent objects (404) count as not yet."""
     found = None
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with contextlib.suppress(ApiError):
-                found = await asyncio.to_thread(probe)
-            if found:
-                return found
-            await asyncio.sleep(0.05)
-    raise TimeoutError(what)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                with contextlib.suppress(ApiError):
+                    found = await asyncio.to_thread(probe)
+                if found:
+                    return found
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise TimeoutError(what) from None
 
 
 def _reconciles(operator: Operator) -> float:
@@ -186,7 +188,8 @@ def _writes(operator: Operator) -> float:
     )
 
 
-async def _reconciled_again(operator: Operator, key: tuple[str, str]) -> None:
+async def reconciled_again(operator: Operator, key: tuple[str, str]) -> None:
+    """Reconciles the run, which is the only one, or waits until one underway has ended."""
     before = _reconciles(operator)
     operator.queue.add(key)
     await eventually(lambda: _reconciles(operator) > before)
@@ -197,8 +200,8 @@ async def settled(operator: Operator, key: tuple[str, str]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         writes = None
         while writes != (writes := _writes(operator)):
-            await _reconciled_again(operator, key)  # perhaps the end of one that was underway
-            await _reconciled_again(operator, key)
+            await reconciled_again(operator, key)  # perhaps the end of one that was underway
+            await reconciled_again(operator, key)
 
 
 def a_run(namespace: str, name: str = "digits", **spec: Any) -> dict[str, Any]:

@@ -89,9 +89,9 @@ def laid_out(whole: torch.Tensor, layout: Layout) -> torch.Tensor:
     )
 
 
-def whole_model(*, trained: bool, inputs: int = 6) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def whole_model(*, trained: bool) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     """The model and the optimizer that the sharded ones are equal to."""
-    return a_model(WHOLE, trained=trained, inputs=inputs)
+    return a_model(WHOLE, trained=trained)
 
 
 def a_model(

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import ssl
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from support.apiserver import ApiServer
+from support.tls import certificates
 
 
 class HeldWebhook:
@@ -32,15 +32,15 @@ class HeldWebhook:
         self, server: ApiServer, namespace: str, folder: Path
     ) -> AsyncIterator["HeldWebhook"]:
         """For the creation of RayJobs in a namespace; `folder` gets its certificate."""
-        key, certificate = await asyncio.to_thread(_made_certificate, folder)
+        tls = certificates(folder)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(tls.certificate, tls.key)
         application = web.Application()
         application.add_routes([web.post("/", self._answer)])
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        webhook = _configuration(namespace, runner.addresses[0][1], certificate.read_bytes())
+        webhook = _configuration(namespace, runner.addresses[0][1], tls.authority.read_bytes())
         await asyncio.to_thread(server.create, webhook)
         try:
             yield self
@@ -56,21 +56,6 @@ class HeldWebhook:
         answer = {"uid": review["request"]["uid"], "allowed": True}
         kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         return web.json_response({**kind, "response": answer})
-
-
-def _made_certificate(folder: Path) -> tuple[Path, Path]:
-    """A key and a certificate of this machine."""
-    key, certificate = folder / "webhook.key", folder / "webhook.crt"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return key, certificate
 
 
 def _configuration(namespace: str, port: int, certificate: bytes) -> dict[str, Any]:

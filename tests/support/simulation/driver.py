@@ -37,7 +37,6 @@ class Driver:
     attempt: int
     head: Pod
     bucket: Bucket
-    created_at: float
     total: int
     count: int
     """Worker pods."""

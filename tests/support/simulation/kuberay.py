@@ -132,7 +132,6 @@ def _submit(world: World, job: dict[str, Any], cluster: Cluster) -> None:
         cluster.number,
         head,
         world.bucket,
-        world.now,
         world.total_steps,
         world.count,
         world.per_pod,

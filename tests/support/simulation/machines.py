@@ -87,7 +87,6 @@ class Pod:
     object: dict[str, Any]
     number: int
     is_head: bool
-    created_at: float
     cluster: str
     """UID of its RayCluster."""
     node: Node | None = None
@@ -259,7 +258,7 @@ def new_pod(name: str, number: int, role: str, cluster: str, now: float) -> Pod:
         ray_cluster=cluster,
     )
     found["status"]["conditions"] = []
-    return Pod(found, number, role == "head", now, cluster)
+    return Pod(found, number, role == "head", cluster)
 
 
 def _condition(status: dict[str, Any], condition: dict[str, Any]) -> None:

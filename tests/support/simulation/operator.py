@@ -33,6 +33,7 @@ from trainingrun.rendering import RenderSettings
 from trainingrun_protocol.progress import Progress
 
 from ..builders import T0, a_run
+from ..json_patch import patched
 from .machines import Pod
 from .world import World, is_forged
 
@@ -363,8 +364,7 @@ class Operator:
             if cluster.uid == uid:
                 operations = patch(cluster.object)
                 self.writes += bool(operations)
-                for operation in operations:
-                    _patch(cluster.object, operation)
+                cluster.object = patched(cluster.object, operations)
                 self._saw("RayCluster", cluster.uid, cluster.object)
 
     def _delete(self, kind: str, uid: str | None, grace_s: int | None) -> None:
@@ -413,21 +413,3 @@ class Operator:
     def _not_up_to_date(self, kind: str) -> list[Objects]:
         stale = [self.stale[kind][1]] if kind in self.stale else []
         return [*stale, *([self.late[kind]] if kind in self.late else [])]
-
-
-def _patch(target: dict[str, Any], operation: dict[str, Any]) -> None:
-    """One operation of a JSON patch, as the API server carries it out."""
-    *path, last = operation["path"].split("/")[1:]
-    found: Any = target
-    last = last.replace("~1", "/")
-    for part in path:
-        found = found[int(part)] if isinstance(found, list) else found[part]
-    match operation["op"]:
-        case "add":
-            found[last] = operation["value"]
-        case "remove":
-            del found[last]
-        case "test":
-            assert found[last] == operation["value"]
-        case _:
-            raise NotImplementedError(operation)
