@@ -130,6 +130,12 @@ class ContractCheckpoints(Wire):
     the first one."""
 
 
+BUSY_AUTO_S = 1800
+"""Seconds without a step that are a hang by `auto`, where a rank may compute within the step, as in
+an evaluation. After so long a collective that waits for it fails, unless
+`training.torch.timeoutSeconds` says otherwise."""
+
+
 class ContractHang(Wire):
     """What counts as a hang, and what follows."""
 

@@ -20,9 +20,9 @@ def begun() -> RunStatus:
 def test_the_first_reconcile_makes_the_token_then_what_it_needs_then_the_ray_job():
     token, *needed, last = reconcile(Observed(a_run())).actions
     assert isinstance(token, EnsureToken)
-    kinds = {action.manifest["kind"] for action in needed if isinstance(action, Apply)}
-    assert len(needed) == len([action for action in needed if isinstance(action, Apply)])
-    assert "NetworkPolicy" in kinds
+    applied = [action for action in needed if isinstance(action, Apply)]
+    assert applied == needed
+    assert "NetworkPolicy" in {action.manifest["kind"] for action in applied}
     assert isinstance(last, Apply)
     assert (last.manifest["kind"], last.manifest["metadata"]["name"]) == ("RayJob", "digits-1")
 

@@ -89,6 +89,12 @@ def test_a_limit_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch):
         store.retry()(store.request)
 
 
+def test_such_a_limit_ends_no_outage(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STORAGE_PATIENCE_ENV, "5m")
+    store = Store(UnreachableError("nobody answers"), until=600)
+    assert store.retry()(store.request) == "answer"
+
+
 def test_what_is_corrected_in_time_heals(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(STORAGE_PATIENCE_ENV, "120")
     store = Store(CredentialsError("no"), until=100)

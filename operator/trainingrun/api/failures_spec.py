@@ -41,9 +41,6 @@ SHORTEST_HANG_S = 10
 LONGEST_HANG_S = 86400
 """Bounds of failures.hang.afterSeconds."""
 
-BUSY_AUTO_S = 1800
-"""Least seconds of `afterSeconds: auto` while a rank may compute."""
-
 
 class Hang(Model):
     """What counts as a hang, and what follows."""

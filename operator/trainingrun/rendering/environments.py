@@ -3,9 +3,8 @@
 import json
 from typing import Any
 
-from trainingrun_protocol.contract import CONFIG_ENV, CONTRACT_ENV, identity
+from trainingrun_protocol.contract import BUSY_AUTO_S, CONFIG_ENV, CONTRACT_ENV, identity
 
-from ..api.failures_spec import BUSY_AUTO_S
 from ..api.v1alpha1 import TrainingRun
 from .contracts import contract
 from .platforms import RenderSettings

@@ -80,7 +80,6 @@ class Checkpoints:
         self._waiting: deque[UploadedCheckpoint | LateMetrics] = deque()
         self._early: dict[int, dict[str, Any]] = {}  # step -> metrics, until it is uploaded
         self._done: deque[tuple[str, bool]] = deque(maxlen=_DONE)  # name, whether committed
-        self._committing = True  # whether the newest upload that was processed is committed
         self._validating: dict[str, tuple[int, int]] = {}  # path -> (step, worker group)
 
     def begin(self, group: int, step: int) -> None:
@@ -97,7 +96,8 @@ class Checkpoints:
         goes on, would be asked again after its next step, and would do little else.
         """
         with self._changed:
-            if command is not Command.RESIZE or self._committing:
+            _, committing = self._done[-1] if self._done else ("", True)
+            if command is not Command.RESIZE or committing:
                 self._command = max(self._command, command)
 
     @property
@@ -202,7 +202,6 @@ class Checkpoints:
     def _processed(self, upload: UploadedCheckpoint, *, committed: bool) -> None:
         self._waiting.remove(upload)
         self._done.append((upload.path.rpartition("/")[2], committed))
-        self._committing = committed
 
     def _add(self, one: UploadedCheckpoint | LateMetrics) -> None:
         self._waiting.append(one)

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainingrun_protocol.contract import ContractHang
+from trainingrun_protocol.contract import BUSY_AUTO_S, ContractHang
 from trainingrun_protocol.progress import Hang
 
 from ..progress.rank_measures import Quiet
 from ..progress.time_accounting import StepReport
 
 SHORTEST_AUTO_S = 300.0
-BUSY_AUTO_S = 1800.0
-"""`auto`, where a rank computes within a step: it may evaluate. After so long a collective that
-waits for it fails, unless `training.torch.timeoutSeconds` says otherwise."""
 SHORTEST_IDLE_S = 25.0
 """Where use of CPU, GPU and network counts, of which the ranks tell every 10 s: of two reports one
 may be late."""

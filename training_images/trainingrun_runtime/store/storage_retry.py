@@ -6,6 +6,7 @@ new pods, not running ones.
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class StorageRetry:
                     found = recognize(error)
                     if found is None or isinstance(found, _CERTAIN):
                         raise
-                    now, limit = self._clock(), limit_s()
+                    now, limit = self._clock(), limit_s() if found.lasting else math.inf
                     lasting_since = (lasting_since or now) if found.lasting else None
                     log.warning("waiting for the store: %s", found)
                     ends = f"; this is retried for {limit:g} s" if found.lasting else ""
