@@ -13,10 +13,13 @@ def patched(found: Mapping[str, Any], operations: Sequence[Mapping[str, Any]]) -
         *path, last = (part.replace("~1", "/") for part in operation["path"].split("/")[1:])
         for part in path:
             at = at[int(part)] if isinstance(at, list) else at[part]
-        if operation["op"] == "test":
-            assert at[last] == operation["value"]
-        elif operation["op"] == "remove":
-            del at[last]
-        else:
-            at[last] = operation["value"]
+        match operation["op"]:
+            case "add" | "replace":
+                at[last] = operation["value"]
+            case "remove":
+                del at[last]
+            case "test":
+                assert at[last] == operation["value"]
+            case _:
+                raise NotImplementedError(operation)
     return changed
