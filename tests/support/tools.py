@@ -1,5 +1,5 @@
-"""Finds helm and Prometheus wherever this machine can get them from; `python -m support.tools helm`
-prints where.
+"""Finds helm, Prometheus and an NFS server wherever this machine can get them from; `python -m
+support.tools helm` prints where.
 """
 
 import fcntl
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.binaries import CACHE, Unavailable
@@ -43,22 +44,45 @@ def prometheus(name: str = "prometheus") -> Path:
     """
     if on_path := shutil.which(name):
         return Path(on_path)
-    folder = CACHE / "prometheus"
-    if not (folder / "usr" / "bin" / name).is_file():
+    return _unpacked("prometheus", "prometheus") / "usr" / "bin" / name
+
+
+def nfs_server() -> Path:
+    """A folder with Debian's packages of User Mode Linux, which is a Linux kernel that runs as a
+    process, of the tools of an NFS server and a client, and of their libraries.
+
+    Raises:
+        Unavailable: this is not Debian, or apt-get failed.
+    """
+    return _unpacked("nfs", *NFS_PACKAGES)
+
+
+NFS_PACKAGES = (
+    *("user-mode-linux", "nfs-kernel-server", "nfs-common", "rpcbind", "iproute2"),
+    *("libbpf1", "libbsd0", "libcap2", "libelf1", "libevent-core-2.1-7", "libgssapi-krb5-2"),
+    *("libk5crypto3", "libkeyutils1", "libkrb5-3", "libkrb5support0", "libmd0", "libmnl0"),
+    *("libnfsidmap1", "libtirpc-common", "libtirpc3", "libwrap0", "libxtables12"),
+)
+
+
+def _unpacked(name: str, *packages: str) -> Path:
+    """A folder of our cache with the content of packages of Debian; nothing is installed."""
+    folder = CACHE / name
+    if not folder.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
-        with (CACHE / ".prometheus-lock").open("w") as lock:
+        with (CACHE / f".{name}-lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes of pytest one downloads
             if not folder.is_dir():
-                _unpack("prometheus", folder)
-    return folder / "usr" / "bin" / name
+                _unpack(name, packages, folder)
+    return folder
 
 
-def _unpack(package: str, target: Path) -> None:
-    """Unpacks a package of Debian into a folder, which is there only once it is complete."""
+def _unpack(name: str, packages: Sequence[str], target: Path) -> None:
+    """Unpack packages into a folder, which is there only once it is complete."""
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
-        raise Unavailable(f"no {package}: it is not on PATH, and this is not Debian")
+        raise Unavailable(f"no {name}: it is not on PATH, and this is not Debian")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        download = ["apt-get", "download", "--quiet", package]
+        download = ["apt-get", "download", "--quiet", *packages]
         done = subprocess.run(download, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:  # on a new machine the lists of packages are missing
             for command in (["apt-get", "update", "--quiet"], download):
@@ -66,9 +90,9 @@ def _unpack(package: str, target: Path) -> None:
                     command, cwd=folder, capture_output=True, text=True, check=False
                 )
         if done.returncode:
-            raise Unavailable(f"no {package}: apt-get failed: {done.stderr[-2000:]}")
-        (archive,) = Path(folder).glob("*.deb")
-        subprocess.run(["dpkg", "-x", str(archive), f"{folder}/unpacked"], check=True)
+            raise Unavailable(f"no {name}: apt-get failed: {done.stderr[-2000:]}")
+        for archive in Path(folder).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", str(archive), f"{folder}/unpacked"], check=True)
         Path(folder, "unpacked").rename(target)
 
 

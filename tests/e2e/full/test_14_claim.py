@@ -1,7 +1,8 @@
 """A run without a bucket: its folder is on a claim that pods on both nodes mount.
 
 The volume is a folder of this machine that is in each node, as the journals are, so that all pods
-see one file system. It is no NFS: what a cache of another machine does is not tried here.
+see one file system. It is no NFS: what the cache of another machine does is tried by
+tests/stores/test_nfs.py.
 """
 
 from collections.abc import Iterator

@@ -7,9 +7,11 @@ object is written beside its place and flushed to the disk. It then appears as a
 answer, as NFS then asks its server whether what it has in its cache is out of date (nfs(5),
 close-to-open).
 
-Read in Linux 4's `fs/nfs/dir.c`: by `nfs_lookup_verify_inode` opening a folder asks the server,
-too, unless the mount has `nocto`. By `nfs_neg_need_reval` a name is absent in the cache until its
-folder is seen to have changed.
+Read in Linux's `fs/nfs/dir.c`: by `nfs_lookup_verify_inode` opening a folder asks the server, too,
+unless the mount has `nocto`; by `nfs_neg_need_reval` a name is absent in the cache until its folder
+is seen to have changed. A name that is in the cache is opened by its handle from NFS 4.1 on
+(`nfs4_do_lookup_revalidate`): where another node has replaced the file meanwhile, that is the
+former one, and what is read is old, or ESTALE. So the folder is opened before the file.
 """
 
 import errno
@@ -244,6 +246,7 @@ class ClaimFiles:
         """A file that is opened anew; none: there is none."""
         self._require_no_links(path)
         try:
+            os.close(_open(path.parent, os.O_DIRECTORY))  # see the module's text
             file = _open(path, os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
             self._ask_server(path.parent)
