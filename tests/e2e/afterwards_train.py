@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 
 import ray.train
 import torch
@@ -23,6 +24,8 @@ def hang():
 
 
 def run_out_of_memory():
+    # The kernel may end all of the pod at once: of that one, up to 5 s of output are missing.
+    time.sleep(6)
     held = []
     while True:
         held.append(b"x" * 50_000_000)
