@@ -6,14 +6,14 @@ A cluster that is there already is used as it is, so that one scenario can be ru
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from .kube import CommandError, Kubectl, run, wait_for
+from .kube import CommandError, Kubectl, run, run_at_once, wait_for
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,10 +97,21 @@ class TestCluster:
         )
         self.on_node(node, KEEP_SERVICES_INSIDE)
 
-    def kill_container(self, kubectl: Kubectl, pod: str, container: str) -> None:
-        """`kill -9` of a container's main process, from its node: nothing inside gets a signal."""
+    def kill_container(
+        self,
+        kubectl: Kubectl,
+        pod: str,
+        container: str,
+        when: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`kill -9` of a container's main process, from its node: nothing inside gets a signal.
+
+        Args:
+            when: see `run_at_once`.
+        """
         node, process = self._main_process(kubectl, pod, container)
-        self.on_node(node, f"kill -9 {process}")
+        script = f"process={process}; echo prepared; read -r go; kill -9 $process"
+        run_at_once(when, "docker", "exec", "--interactive", node, "sh", "-c", script)
 
     def kill_raylet(self, kubectl: Kubectl, pod: str) -> None:
         """`kill -9` of a worker's raylet, of which `ray start`, stopped before, takes no notice."""

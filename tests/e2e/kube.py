@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,38 @@ def run(*command: str, stdin: str | None = None, timeout: float = 60, check: boo
         said = (done.stderr.strip() or done.stdout.strip())[-2000:]
         raise CommandError(f"{' '.join(command)}: exit code {done.returncode}: {said}")
     return done.stdout
+
+
+def run_at_once(when: Callable[[], object], *command: str, timeout: float = 60) -> None:
+    """Run a command that prepares itself, prints a line, and acts when it reads one.
+
+    To enter a container takes a core for a moment, in which all that a rank does takes many times
+    as long, but for its wait between two steps: a rank that is killed then is often at the end of a
+    step, where its loss costs more.
+
+    Args:
+        when: called once it is prepared; it acts when that has returned.
+
+    Raises:
+        CommandError: it failed, or took longer than `timeout` seconds.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        stuck = threading.Timer(timeout, process.kill)
+        stuck.start()
+        try:
+            said = process.stdout.readline()
+            if said:
+                stuck.cancel()
+                when()
+            said += process.communicate("\n", timeout=timeout)[0]
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"{' '.join(command)}: not done after {timeout:.0f} s") from error
+        finally:
+            stuck.cancel()
+            process.kill()
+    if process.returncode != 0:
+        raise CommandError(f"{' '.join(command)}: exit code {process.returncode}: {said[-2000:]}")
 
 
 def wait_for(
@@ -80,12 +113,12 @@ class Kubectl:
         self, *words: str, stdin: str | None = None, timeout: float = 60, check: bool = True
     ) -> str:
         """Run `kubectl <words>`; its stdout."""
+        return run(*self._command(*words), stdin=stdin, timeout=timeout, check=check)
+
+    def _command(self, *words: str) -> list[str]:
         # kubectl refuses a file whose objects name another namespace than the flag does.
         where = [f"--namespace={self.namespace}"] if self.namespace else []
-        return run(
-            "kubectl", f"--kubeconfig={self.kubeconfig}", *where, *words,
-            stdin=stdin, timeout=timeout, check=check,
-        )  # fmt: skip
+        return ["kubectl", f"--kubeconfig={self.kubeconfig}", *where, *words]
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """One object; None if there is none."""
@@ -123,3 +156,10 @@ class Kubectl:
     def execute(self, pod: str, container: str, command: Sequence[str], check: bool = True) -> str:
         """Run a command in a container; its stdout."""
         return self("exec", pod, f"--container={container}", "--", *command, check=check)
+
+    def execute_at_once(
+        self, pod: str, container: str, command: Sequence[str], when: Callable[[], object]
+    ) -> None:
+        """Run a command in a container as `run_at_once` does."""
+        words = self._command("exec", "--stdin", pod, f"--container={container}", "--", *command)
+        run_at_once(when, *words)

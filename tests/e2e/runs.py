@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import live_source
@@ -192,6 +192,10 @@ class Run:
 
         wait_for(f"step {number} of {self.name}", done, timeout, self.sentence, every=1)
 
+    def train_on(self) -> None:
+        """Wait until two steps more were done."""
+        self.wait_for_step(self.steps()[-1].number + 2)
+
     def wait_for_condition(self, condition: str, timeout: float = 120) -> dict[str, Any]:
         """Wait until a condition is True; it."""
 
@@ -240,21 +244,30 @@ SIGNAL_TRAINER = r"""
 for entry in /proc/[0-9]*; do
   read -r -d '' title 2>/dev/null < "$entry/cmdline"
   case ${title%% *} in
-    ray::*TrainWorker*) kill -SIGNAL "${entry#/proc/}" && killed=yes ;;
+    ray::*TrainWorker*) found="$found ${entry#/proc/}" ;;
   esac
 done
-[ -n "$killed" ]
+echo prepared
+read -r go
+kill -SIGNAL $found
 """
 """Signals Ray Train's worker process in its container; it has no ps. It starts no process: a few
 dozen would use up the container's share of the CPUs, and the worker would stand still before it
 ends."""
 
 
-def kill_trainer(kubectl: Kubectl, pod: str) -> None:
-    """`kill -9` of the process that trains, inside its container: the pod itself stays."""
-    signal_trainer(kubectl, pod, "KILL")
+def kill_trainer(kubectl: Kubectl, pod: str, when: Callable[[], object] = lambda: None) -> None:
+    """`kill -9` of the process that trains, inside its container: the pod itself stays.
+
+    Args:
+        when: see `run_at_once`.
+    """
+    signal_trainer(kubectl, pod, "KILL", when)
 
 
-def signal_trainer(kubectl: Kubectl, pod: str, signal: str) -> None:
+def signal_trainer(
+    kubectl: Kubectl, pod: str, signal: str, when: Callable[[], object] = lambda: None
+) -> None:
     """Send a signal, such as STOP, to the process that trains."""
-    kubectl.execute(pod, "ray-worker", ["bash", "-c", SIGNAL_TRAINER.replace("SIGNAL", signal)])
+    script = SIGNAL_TRAINER.replace("SIGNAL", signal)
+    kubectl.execute_at_once(pod, "ray-worker", ["bash", "-c", script], when)

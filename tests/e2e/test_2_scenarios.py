@@ -76,7 +76,7 @@ def test_pod_of_two_workers_deleted(scenario: Scenario):
 def test_training_process_killed(scenario: Scenario):
     run = scenario.run
     scenario.start_and_reach(WELL_UNDER_WAY)
-    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer())
+    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer(), run.train_on)
     status = run.succeed()
 
     pause = seconds_without_training(run.steps(), since)
@@ -89,7 +89,7 @@ def test_training_process_stopped(scenario: Scenario):
     run = scenario.run
     scenario.spec["failures"] = {"hang": {"afterSeconds": 20}}
     scenario.start_and_reach(WELL_UNDER_WAY)
-    since = scenario.disturb(signal_trainer, run.kubectl, run.trainer(), "STOP")
+    since = scenario.disturb(signal_trainer, run.kubectl, run.trainer(), "STOP", run.train_on)
     status = run.succeed()
 
     pause = seconds_without_training(run.steps(), since)

@@ -16,7 +16,7 @@ def test_rank_killed_leaves_its_node(scenario: Scenario):
     scenario.start_and_reach(WELL_UNDER_WAY)
     pod = run.trainer()
     node = run.workers()[pod]
-    since = scenario.disturb(kill_trainer, run.kubectl, pod)
+    since = scenario.disturb(kill_trainer, run.kubectl, pod, run.train_on)
     wait_for("the node in the status", lambda: run.status().get("excludedNodes"), timeout=60)
     wait_for("another pod", lambda: pod not in run.workers(), timeout=60)
     status = run.succeed()

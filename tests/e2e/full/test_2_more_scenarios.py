@@ -13,7 +13,9 @@ PLAIN_SCRIPT = HERE / "plain_train.py"
 def test_worker_container_killed(scenario: Scenario):
     run = scenario.run
     scenario.start_and_reach(WELL_UNDER_WAY)
-    since = scenario.disturb(run.cluster.kill_container, run.kubectl, run.trainer(), "ray-worker")
+    since = scenario.disturb(
+        run.cluster.kill_container, run.kubectl, run.trainer(), "ray-worker", run.train_on
+    )
     run.succeed()
 
     pause = seconds_without_training(run.steps(), since)
@@ -94,7 +96,7 @@ def test_sharded_model_and_a_training_process_killed(scenario: Scenario):
     function = {"function": "trainingrun_runtime.examples.fsdp:train"}
     scenario.spec = specification(training={**scenario.spec["training"], **function})
     scenario.start_and_reach(WELL_UNDER_WAY)
-    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer())
+    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer(), run.train_on)
     run.succeed()
 
     pause = seconds_without_training(run.steps(), since)

@@ -24,7 +24,7 @@ def test_a_training_process_is_killed_without_dns(long_run: LongRun):
     long_run.train_on(2)
     system = run.kubectl.within("kube-system")
     with outages.deployment_away(system, "coredns") as outage:
-        kill_trainer(run.kubectl, run.trainer())
+        kill_trainer(run.kubectl, run.trainer(), run.train_on)
         outage.last(ABSENT_S)
     long_run.train_on(5)
     status = long_run.reports_again()

@@ -54,7 +54,7 @@ def test_training_process_killed(
     training = {"function": function, "config": {**config, "step_seconds": STEP_SECONDS}}
     scenario.spec = specification(image=IMAGE, training=training)
     scenario.start_and_reach(UNDER_WAY)
-    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer())
+    since = scenario.disturb(kill_trainer, run.kubectl, run.trainer(), run.train_on)
     status = run.succeed(timeout=400)
 
     steps = run.steps()
