@@ -19,7 +19,7 @@ from trainingrun_runtime.store.storage_errors import (
     UnreachableError,
 )
 
-KEYS = 100
+KEYS = 40
 
 
 @pytest.fixture

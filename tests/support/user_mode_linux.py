@@ -4,8 +4,10 @@ It is a kernel that runs as a process (Debian's User Mode Linux), so neither roo
 machine's kernel is needed. Its root is the machine's, read-only.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -35,13 +37,13 @@ def run_on_nfs(version: str, command: Sequence[str], folder: Path) -> tuple[int 
     (folder / "version").write_text(version)
     (folder / "command").write_text(json.dumps(command))
     python_path = ":".join(f"{ROOT / each}" for each in ("tests", "operator", "training_images"))
-    kernel = subprocess.run(
-        [
-            packages / "usr/bin/linux.uml",
-            *(f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"),
-            *("con=null", "con0=fd:0,fd:1", f"PYTHONPATH={python_path}", f"init={sys.executable}"),
-            *("--", "-m", "support.nfs_init", packages, folder),
-        ],
+    arguments = [
+        *(f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"),
+        *("con=null", "con0=fd:0,fd:1", f"PYTHONPATH={python_path}", f"init={sys.executable}"),
+        *("--", "-m", "support.nfs_init", f"{packages}", f"{folder}"),
+    ]
+    with subprocess.Popen(
+        [packages / "usr/bin/linux.uml", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -49,12 +51,16 @@ def run_on_nfs(version: str, command: Sequence[str], folder: Path) -> tuple[int 
         errors="replace",
         cwd=folder,
         env={**os.environ, "TMPDIR": "/dev/shm"},  # where the kernel keeps its memory
-        timeout=LIMIT_S,
-        check=False,
-    )
+        start_new_session=True,
+    ) as kernel:
+        try:
+            console, _ = kernel.communicate(timeout=LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # each process of it is one here
+                os.killpg(kernel.pid, signal.SIGKILL)
     printed = folder / "output"
     text = printed.read_text(errors="replace") if printed.exists() else ""
     code = folder / "exit-code"
     if not code.exists():
-        return None, f"{kernel.stdout[-2000:]}\n{text}"
+        return None, f"{console[-2000:]}\n{text}"
     return int(code.read_text()), text
