@@ -7,11 +7,10 @@ object is written beside its place and flushed to the disk. It then appears as a
 answer, as NFS then asks its server whether what it has in its cache is out of date (nfs(5),
 close-to-open).
 
-Read in Linux's `fs/nfs/dir.c`: by `nfs_lookup_verify_inode` opening a folder asks the server, too,
-unless the mount has `nocto`; by `nfs_neg_need_reval` a name is absent in the cache until its folder
-is seen to have changed. A name that is in the cache is opened by its handle from NFS 4.1 on
-(`nfs4_do_lookup_revalidate`): where another node has replaced the file meanwhile, that is the
-former one, and what is read is old, or ESTALE. So the folder is opened before the file.
+Read in Linux's `fs/nfs/dir.c`: opening a folder asks the server, too, unless the mount has `nocto`
+(`nfs_lookup_verify_inode`); a name is absent in the cache until its folder is seen to have changed
+(`nfs_neg_need_reval`). From NFS 4.1 on a name in the cache is opened by its handle: where another
+node has replaced the file, what is read is old, or ESTALE. So the folder is opened before the file.
 """
 
 import errno
