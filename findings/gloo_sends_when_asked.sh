@@ -2,11 +2,11 @@
 # torch 2.13.0, gloo: what a rank gives to an asynchronous all_gather leaves its process only once the
 # other rank has called all_gather, too.
 #
-# `all_gather(..., async_op=True)` returns at once, as if the numbers were on their way. gloo sends them
-# when the receiver has said that it has a buffer. A rank that dies after its call and before
-# the other's takes its numbers along, however long that is; so no rank can leave word of its last step
-# this way unless the others are as far. A receive that is posted before (`irecv`) gets the numbers,
-# also when it is waited for long after the sender has died.
+# `all_gather(..., async_op=True)` returns at once, but gloo sends the numbers when the receiver has said
+# that it has a buffer. If a rank dies after its call and before the other's, the other never gets its
+# numbers, however long that is; so the other ranks know of a rank's last step only if they had done
+# that step, too. A receive that is posted before (`irecv`) gets the numbers, also when it is waited
+# for long after the sender has died.
 #
 # Output as seen (the sender is killed 1 s after its call; the receiver asks after it has died):
 #   torch 2.13.0: all_gather called by the receiver after that: RuntimeError

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Linux 6.1's NFS client (Debian 12): from NFS 4.1 on, a name whose file was replaced on the server reads
-# as the former file while this client has that one open; opening the folder first mends it.
+# as the former file while this client has that one open; not where the folder is opened first.
 #
 # nfs(5) says that open() asks the server whether what is cached is out of date. From 4.1 on a cached
 # name is opened by the handle of its file and not by the name, and an open file stays readable by its
 # handle. NFS 3, and 4.0, which opens by the name, read the new file at once. Whoever replaces files by
-# rename, as most programs do that must never be seen half done, and reads them on another machine by
-# several threads, meets it.
+# rename and reads them on another machine, where another thread has the former one open, reads old
+# content without an error.
 #
 # Output as seen:
 #   NFS 3: new; after opening the folder: new

@@ -3,7 +3,6 @@
 A run of its own for each would cost as much time again for starting and ending.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,12 +49,7 @@ class LongRun:
 
     def train_on(self, steps: int = 5, timeout: float = 120) -> None:
         """Wait until so many further steps are done. It asks no API server."""
-        since = time.time()
-
-        def done() -> bool:
-            return len([step for step in self.run.steps() if step.time > since]) >= steps
-
-        wait_for(f"{steps} more steps of {self.run.name}", done, timeout, self._instead)
+        self.run.train_on(steps, timeout, self._instead)
 
     def reports_again(self, timeout: float = 60) -> dict[str, Any]:
         """Wait until the operator has seen a step that is done from now on; the status."""

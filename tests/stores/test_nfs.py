@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from support.binaries import skipping_unavailable
-from support.user_mode_linux import ROOT, run_on_nfs
+from support.processes import ROOT
+from support.user_mode_linux import run_on_nfs
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.processes import ROOT
 from support.tools import nfs_server
 
-ROOT = Path(__file__).parents[2]
 MEMORY = "1G"
 LIMIT_S = 900
 
