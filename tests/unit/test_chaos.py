@@ -1,10 +1,11 @@
 """`make chaos` as far as it can be told without a cluster: what it draws, that it undoes it all."""
 
+import io
 import json
 import re
 import subprocess
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,9 @@ class FakeCluster:
             return subprocess.CompletedProcess(command, 1, "", "no answer")
         return subprocess.CompletedProcess(command, 0, answer, "")
 
+    def start(self, command, **_) -> "FakeProcess":
+        return FakeProcess(self.run(command, input=None))
+
     def _answer(self, words) -> str:
         match words:
             case ["docker", "kill", where]:
@@ -158,6 +162,22 @@ class FakeCluster:
     def _slice(self) -> dict:
         there = [{"addresses": ["10.0.0.9"]}] if self._service in ("s3", "chaos") else None
         return {"endpoints": there}
+
+
+class FakeProcess(nullcontext):
+    """A command of `run_at_once`."""
+
+    def __init__(self, done: subprocess.CompletedProcess) -> None:
+        super().__init__(self)
+        self.stdout = io.StringIO("prepared\n")
+        self.returncode = done.returncode
+        self._rest = done.stderr
+
+    def communicate(self, *_, **__) -> tuple[str, None]:
+        return self._rest, None
+
+    def kill(self) -> None:
+        pass
 
 
 BINDING = {
@@ -249,10 +269,15 @@ def run(monkeypatch, tmp_path) -> Run:
     return made
 
 
+def answers(monkeypatch, fake: FakeCluster) -> None:
+    monkeypatch.setattr("e2e.kube.subprocess.run", fake.run)
+    monkeypatch.setattr("e2e.kube.subprocess.Popen", fake.start)
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_undone_whatever_happens_meanwhile(fault: Fault, run: Run, monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr("e2e.kube.subprocess.run", fake.run)
+    answers(monkeypatch, fake)
     with suppress(ZeroDivisionError), fault.act(run):
         before = len(fake.commands)
         raise ZeroDivisionError
@@ -269,13 +294,13 @@ def test_a_fault_is_undone_whatever_happens_meanwhile(fault: Fault, run: Run, mo
 def test_a_fault_of_which_a_part_does_not_work_is_undone(fault: Fault, run: Run, monkeypatch):
     """The last of the commands that change something has worked, and has not answered."""
     whole, broken = FakeCluster(), FakeCluster()
-    monkeypatch.setattr("e2e.kube.subprocess.run", whole.run)
+    answers(monkeypatch, whole)
     with suppress(ZeroDivisionError), fault.act(run):
         before = len(whole.commands)
         raise ZeroDivisionError
     numbers = [number for number, one in enumerate(whole.commands[:before]) if changes([one])]
     broken.breaks_at = numbers[-1]
-    monkeypatch.setattr("e2e.kube.subprocess.run", broken.run)
+    answers(monkeypatch, broken)
     with pytest.raises(CommandError, match="no answer"), fault.act(run):
         pytest.fail("it goes on although a command has failed")
     is_undone(broken.commands[: numbers[-1] + 1], broken.commands[numbers[-1] + 1 :])
@@ -283,7 +308,7 @@ def test_a_fault_of_which_a_part_does_not_work_is_undone(fault: Fault, run: Run,
 
 def test_each_edit_of_the_spec_changes_it(run: Run, monkeypatch):
     fake = FakeCluster()
-    monkeypatch.setattr("e2e.kube.subprocess.run", fake.run)
+    answers(monkeypatch, fake)
     values = [fake.every_s]
     for _ in range(3):
         with run_objects.spec_edited(run):
