@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -653,6 +654,14 @@ def test_steps_are_noted_only_as_long_as_it_takes_a_small_share_of_their_time() 
     with pytest.raises(NotWhole, match=r"more than 0\.3 % of the time"):
         training.last.noted()
     training.note(step_s=1000.0)
+    assert training.last.noted().position == training.at
+
+
+def test_what_the_first_note_takes_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA loads kernels in it, for seconds of a step of 10 ms: no further step would be noted."""
+    times = itertools.chain([0.0, 60.0], itertools.repeat(60.0))
+    monkeypatch.setattr(module.time, "thread_time", lambda: next(times))
+    training = Training()
     assert training.last.noted().position == training.at
 
 

@@ -129,6 +129,11 @@ class LastStep:
         self._first_step: int | None = None  # at whose end this was made
         self._reason = "no step was noted yet"
         self._time = NoteTime()
+        gpu = self._watched.gpu
+        # Made now: the first stream of a process, other than the default one, is made only when the
+        # GPU has finished all that it was given, and a collective that hangs is never finished
+        # (PyTorch 2.11 with CUDA 13.0).
+        self._stream = None if gpu is None else torch.cuda.Stream(gpu)
 
     def close(self) -> None:
         """Note no further step."""
@@ -194,7 +199,8 @@ class LastStep:
             event,
         )
         found = self._alone(self._seen)
-        self._time.noted()
+        if self._first_step is not None:  # in the first note CUDA loads kernels, and in no other
+            self._time.noted()
         return found
 
     def note(
@@ -212,12 +218,25 @@ class LastStep:
         """
         seen, self._seen = self._seen, None
         if seen is not None:
-            if self._first_step is None:
-                self._first_step = position.step
             noted = seen._replace(
                 position=position, metrics=metrics, agreed_position=agreed_position
             )
             self._noted = (*self._former, noted)[-self._length :]
+            if self._first_step is None:
+                self._first_step = position.step
+                self._load_kernels(noted)
+
+    def _load_kernels(self, noted: Noted) -> None:
+        """Call once all that reads a step on the GPU.
+
+        CUDA loads a kernel when it is first called, and waits meanwhile until the GPU has finished
+        all that it was given: after the loss of a rank, it would wait for the collective that
+        waits for that rank.
+        """
+        if noted.event is not None:
+            self.fingerprint(noted)
+            with self._beside_training(noted.event), contextlib.suppress(NotWhole):
+                self._require_untouched(noted)
 
     def _alone(self, noted: Noted) -> int:
         """See `look`."""
@@ -325,12 +344,11 @@ class LastStep:
     @contextlib.contextmanager
     def _beside_training(self, event: Any) -> Iterator[None]:
         """Read what the GPU had at the end of the step, also where a collective blocks it now."""
-        if event is None:
+        if event is None or self._stream is None:
             yield
             return
-        stream = torch.cuda.Stream(self._watched.gpu)
-        with torch.cuda.stream(stream):
-            stream.wait_event(event)
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(event)
             yield
 
     def _state_of(self, name: str, noted: Noted) -> Any:

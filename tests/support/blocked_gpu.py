@@ -1,0 +1,71 @@
+"""Takes the last step while the GPU is busy with the next one; prints JSON.
+
+    python -m support.blocked_gpu plain|scaled|"not fused"|"not in a row"
+
+`beside`: whether it was taken before the GPU was done with the next step. `same`: whether it is
+what the model had.
+"""
+
+import json
+import sys
+import threading
+
+import torch
+from torch import nn
+
+from trainingrun_runtime.checkpoints.encoding import decode
+from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.stateful_objects import restorable
+from trainingrun_runtime.survivors.last_step import LastStep
+
+BLOCKS_FOR = 10 * 10**9
+"""Ticks of the GPU's clock: 5 s at 2 GHz."""
+
+
+def main(kind: str) -> None:
+    layers = [nn.Linear(1024, 1024), nn.BatchNorm1d(1024), nn.Linear(1024, 8)]
+    model = nn.Sequential(*layers).cuda()
+    if kind == "not in a row":
+        model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
+    optimizer = torch.optim.AdamW(model.parameters(), fused=kind != "not fused")
+    scaler = torch.amp.GradScaler("cuda", enabled=kind == "scaled")
+    objects = restorable({"model": model, "optimizer": optimizer, "scaler": scaler})
+    gradients = AccumulatedGradients([optimizer])
+    last = None
+    for number in range(1, 4):
+        gradients.step_begins()
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(64, 1024, device="cuda")).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        gradients.step_done()
+        last = last or LastStep(objects, 0, gradients, {"model"})
+        at = Position(step=number)
+        last.look(1.0)
+        last.note(at, {}, lambda _, at=at: at)
+    wanted = {name: value.cpu() for name, value in model.state_dict().items()}
+    torch.cuda.synchronize()
+    torch.cuda._sleep(BLOCKS_FOR)
+    over = torch.cuda.Event()
+    over.record()
+    found = {}
+
+    def take() -> None:
+        noted = last.noted()
+        last.fingerprint(noted)
+        found.update(last.take(noted.position.step))
+        found["beside"] = not over.query()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    state = decode(found["model"].tree)
+    same = state.keys() == wanted.keys() and all(
+        torch.equal(torch.as_tensor(state[name]), value) for name, value in wanted.items()
+    )
+    print(json.dumps({"beside": found["beside"], "same": same}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
