@@ -15,6 +15,7 @@ from support.disturbed_runs import Disturbed, drain
 from support.local_runs import has_ancestor
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
+from trainingrun_runtime.survivors.last_step import TOO_LONG
 from trainingrun_runtime.survivors.watched_tensors import DOUBT
 
 pytestmark = pytest.mark.slow
@@ -112,6 +113,20 @@ def test_a_rank_that_dies_in_a_save_costs_no_step_where_the_other_one_waits_for_
     assert run.drive() == 0, run.log()
     assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
     assert run.progress().seconds.lost_work == 0
+    assert run.metrics()["weights_sha256"] == weights(False)
+
+
+@pytest.mark.parametrize(("step", "noted"), [(DIES_AT - 1, True), (DIES_AT, False)])
+def test_a_step_that_one_rank_has_no_time_to_note_is_noted_by_none(
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str], step: int, noted: bool
+) -> None:
+    run = a_run(seed=SEED, norm=False, no_time=step, signals={"1": "SIGKILL"})
+    assert run.drive() == 0, run.log()
+    (resumed,) = run.resumed()
+    if noted:
+        assert resumed == f"resumed from step {DIES_AT}, which rank 0 saved after the loss"
+    else:
+        assert resumed.endswith(f"could not save the last step: {TOO_LONG}")
     assert run.metrics()["weights_sha256"] == weights(False)
 
 

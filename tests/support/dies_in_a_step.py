@@ -4,8 +4,8 @@ Keys of their config: `folder`, where each step of rank 0 and each signal leaves
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
 the rank that loses its optimizer's state then, which is noticed only when that is copied;
-`dies_in_save`: where rank 1 dies in a save while rank 0 waits for it there: "compare", before the
-state is copied, or "report".
+`no_time`: a step that rank 1 has no time to note; `dies_in_save`: where rank 1 dies in a save while
+rank 0 waits for it there: "compare", before the state is copied, or "report".
 """
 
 import os
@@ -21,6 +21,7 @@ from torch import nn
 
 from trainingrun_runtime import Session
 from trainingrun_runtime.examples.repeatable import REPEATABLE, seed_everything, weights_sha256
+from trainingrun_runtime.survivors.last_step import LastStep
 from trainingrun_runtime.worker.step_consensus import StepConsensus
 
 DIES_AT = 12
@@ -69,6 +70,10 @@ def _steps(
     scheduler: torch.optim.lr_scheduler.LRScheduler,
 ) -> None:
     rank = ray.train.get_context().get_world_rank()
+    if rank == 1 and "no_time" in config:
+        # It says so after the step before.
+        short = property(lambda _: session.step == config["no_time"] - 1)
+        LastStep.no_time = short  # type: ignore[method-assign]
     for step in session.steps(config.get("steps", 20)):
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(4 * step + rank))
         loss = model(inputs).square().mean()

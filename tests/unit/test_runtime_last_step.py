@@ -657,6 +657,20 @@ def test_steps_are_noted_only_as_long_as_it_takes_a_small_share_of_their_time() 
     assert training.last.noted().position == training.at
 
 
+def test_the_ranks_decide_together_whether_a_step_is_left_out() -> None:
+    training = Training()
+    training.step(2)
+    assert training.last.look(STEP_S, left_out=True) == UNKNOWN
+    with pytest.raises(NotWhole, match=r"more than 0\.3 % of the time"):
+        training.last.noted()
+    training.optimizer.zero_grad()
+    for _ in range(5_000):
+        training.note(step_s=0.0)
+    assert training.last.no_time
+    assert training.last.look(0.0, left_out=False) != UNKNOWN
+    assert training.last.look(0.0) == UNKNOWN
+
+
 def test_what_the_first_note_takes_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA loads kernels in it, for seconds of a step of 10 ms: no further step would be noted."""
     times = itertools.chain([0.0, 60.0], itertools.repeat(60.0))

@@ -26,9 +26,9 @@ _Gradient = tuple["weakref.ref[torch.Tensor]", int]
 def present(optimizer: Optimizer) -> list[list[int]]:
     """Each parameter's number among the optimizer's, and the gradient's sparse dimensions."""
     return [
-        [number, parameter.grad.sparse_dim() if parameter.grad.is_sparse else 0]
+        [number, gradient.sparse_dim() if gradient.is_sparse else 0]
         for number, parameter in enumerate(parameters_of(optimizer))
-        if parameter.grad is not None
+        if (gradient := parameter.grad) is not None
     ]
 
 

@@ -38,13 +38,14 @@ class Requests:
         if self._exit is not None:
             raise self._exit
 
-    def after_step(self, state: int) -> StepValues:
+    def after_step(self, state: int, no_time: bool) -> StepValues:
         """Contribute this rank's requests after a step; the result is that of the former step.
 
         Args:
             state: of `StepValues`.
+            no_time: likewise.
         """
-        mine = self._numbers(stop=self._stop_asked, state=state)
+        mine = self._numbers(stop=self._stop_asked)._replace(state=state, no_time=no_time)
         agreed = self._context.consensus.exchange(Place.STEP, mine)
         self._context.progress.note_stop(agreed)
         return agreed
@@ -112,12 +113,11 @@ class Requests:
         stop: bool = False,
         due_s: float | None = None,
         place: Place = Place.STEP,
-        state: int = 0,
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
         busy, step = self._saving.uploading, self._context.progress.step
-        return StepValues(requested, busy, stop, step, hold, state)
+        return StepValues(requested, busy, stop, step, hold)
 
     def _hold(self) -> Hold:
         """Whether this rank wants a checkpoint to be made after a later step."""

@@ -152,11 +152,17 @@ class LastStep:
         tensors = [item for item in found if isinstance(item, torch.Tensor)]
         self._watched.add_readers([*tensors, *map(sharded_state.held_tensor, tensors)])
 
-    def look(self, step_s: float) -> int:
+    @property
+    def no_time(self) -> bool:
+        """Whether the notes have taken all the time that they may."""
+        return self._time.used_up
+
+    def look(self, step_s: float, left_out: bool | None = None) -> int:
         """A step is done: look at what it has changed.
 
         Args:
             step_s: seconds that the step took.
+            left_out: whether it is not to be noted; None: that follows from `no_time`.
 
         Returns:
             A digest of what a rank may have changed alone: ranks that hold the same have the same
@@ -173,7 +179,7 @@ class LastStep:
         self._former = self._noted
         if self._models or self._optimizers:
             self._noted = ()  # before the copies are overwritten
-        if self._time.used_up:
+        if self.no_time if left_out is None else left_out:
             self._noted, self._reason = (), TOO_LONG
             return UNKNOWN
         try:

@@ -103,11 +103,19 @@ class NotedSteps:
         """Whether the ends of steps are noted."""
         return self._last_step is not None
 
-    def look(self, step_s: float) -> int:
+    @property
+    def no_time(self) -> bool:
+        """Whether the notes have taken all the time that they may, so that the ranks leave the next
+        step out: where each rank decided alone, few steps would be noted by all of them.
+        """
+        return self._last_step is not None and self._last_step.no_time
+
+    def look(self, step_s: float, left_out: bool | None = None) -> int:
         """A step is done: what the ranks have to hold alike for `note`, as a digest.
 
         Args:
             step_s: seconds that the step took.
+            left_out: whether a rank had `no_time` after the former one; None: this rank decides.
 
         Returns:
             0: no step's end is noted. `UNKNOWN`: this one's is not, or is in doubt.
@@ -118,7 +126,7 @@ class NotedSteps:
             self._give_up(self._exchange.doubt)
             return UNKNOWN
         try:
-            return self._last_step.look(step_s)
+            return self._last_step.look(step_s, left_out)
         except NotCovered as reason:
             self._give_up(str(reason))
         except Exception as error:

@@ -79,8 +79,10 @@ class WatchedTensors:
         buffers = [pair for pairs in self._buffers.values() for pair in pairs.values()]
         if sum(buffer.nbytes for buffer, _ in buffers) > LARGEST_COPY:
             raise NotCovered("the model's buffers are too large to be copied after each step")
-        self._places = self._current_places()
         parameters = list(self._parameters.values())
+        self._plain = [parameter for parameter in parameters if not is_sharded(parameter)]
+        self._sharded = [parameter for parameter in parameters if is_sharded(parameter)]
+        self._places = self._current_places()
         sampled = parameters[:: max(1, -(-len(parameters) // SAMPLED))]
         self._sampled = sampled
         self._all_buffers = buffers
@@ -105,7 +107,7 @@ class WatchedTensors:
             if name not in replicated
             for pair in pairs.values()
         ]
-        self._last: list[int] = []  # the versions that were looked at last
+        self._last: list[int] = []  # the versions that were read last
         self._readers: list[weakref.ref[torch.Tensor]] = []
         # By optimizer: each parameter, and the numbers of its tensors in `_tensors`.
         self._places_of: dict[str, list[tuple[torch.Tensor, list[int]]]] = {}
@@ -132,7 +134,7 @@ class WatchedTensors:
         for copies, originals in self._copies:  # detached, all of them
             torch._foreach_copy_(copies, originals)
         self._look()
-        return self.versions()
+        return self._last.copy()
 
     @property
     def some_moved(self) -> bool:
@@ -325,7 +327,7 @@ class WatchedTensors:
         whole = [tensor for tensor in found if not is_sharded(tensor)]
         self._storages = list({tensor.untyped_storage() for tensor in whole})
         self._numbers = [storage._cdata for storage in self._storages]
-        self._users = [users[storage] for storage in self._storages]
+        self._users = [users[storage] + 1 for storage in self._storages]
 
     def _place(self) -> None:
         number = {id(tensor): place for place, tensor in enumerate(self._tensors)}
@@ -364,9 +366,8 @@ class WatchedTensors:
         return [*buffers, *views, *(view._base for view in views if view._base is not None)]
 
     def _current_users(self) -> list[int]:
-        """How many tensors have the memory of each storage; this object has the storage itself."""
-        count = torch._C._storage_Use_Count
-        return [count(number) - 1 for number in self._numbers]
+        """How many tensors have the memory of each storage, and this object, which has all."""
+        return list(map(torch._C._storage_Use_Count, self._numbers))
 
     def _has_alias(self) -> bool:
         """Whether an object of Python stands for memory of one of them, beside those known."""
@@ -378,7 +379,8 @@ class WatchedTensors:
         return any(id(tensor) not in known and _place(tensor) in places for tensor in tensors)
 
     def _current_places(self) -> list[int]:
-        return [held_tensor(parameter).data_ptr() for parameter in self._parameters.values()]
+        held = map(held_tensor, self._sharded)
+        return [tensor.data_ptr() for tensors in (self._plain, held) for tensor in tensors]
 
 
 _watching: "weakref.WeakSet[WatchedTensors]" = weakref.WeakSet()

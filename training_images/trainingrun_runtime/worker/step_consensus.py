@@ -75,6 +75,8 @@ class StepValues(NamedTuple):
     """Steps done when the ranks contributed these values."""
     hold: Hold = Hold.NO
     """Contributed where a checkpoint is about to be made."""
+    no_time: bool = False
+    """Whether any rank has no time to note the end of the next step."""
     state: int = 0
     """A digest of what a rank may change alone, after a step; `UNKNOWN`: it is not known."""
     alike: bool = True
@@ -180,7 +182,7 @@ class StepConsensus:
 
     def _start(self, place: Place, mine: StepValues) -> None:
         self._step = mine.step
-        values = [mine.command, mine.busy, mine.stop, mine.hold, mine.state]
+        values = [mine.command, mine.busy, mine.stop, mine.hold, mine.no_time, mine.state]
         self._pending = self._group.start([mine.step, place, *values])
 
 
@@ -192,9 +194,11 @@ def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
         largest = map(max, zip(*every, strict=True))
     else:
         return None
-    step, _, command, busy, stop, hold, state = largest
+    step, _, command, busy, stop, hold, no_time, state = largest
     alike = state != UNKNOWN and len({each[-1] for each in every}) == 1
-    return StepValues(command, bool(busy), bool(stop), step, Hold(hold), state, alike)
+    return StepValues(
+        command, bool(busy), bool(stop), step, Hold(hold), bool(no_time), state, alike
+    )
 
 
 def _disagreement(every: Sequence[Sequence[int]]) -> str:
