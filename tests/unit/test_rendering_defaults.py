@@ -138,9 +138,15 @@ def test_a_part_of_a_budget_or_queue_is_for_runs_that_have_one():
     team = of_team(budget={"action": "Warn"}, **BUCKET)
     cluster = of_cluster(scheduling={"queue": {"kind": "Kueue"}, "priorityClassName": "high"})
     run = a_manifest()
-    found, invalid = parse(run, applied(run, [team, cluster]))
+    had = applied(run, [team, cluster])
+    found, invalid = parse(run, had)
     assert (invalid, found.spec.budget, found.spec.scheduling.queue) == (None, None, None)
     assert found.spec.scheduling.priority_class_name == "high"
+    assert had is not None
+    assert [source.fields for source in had.sources] == [
+        [f"storage.{name}" for name in BUCKET["storage"]],
+        ["scheduling.priorityClassName"],
+    ]
     run = a_manifest(budget={"amount": 5}, scheduling={"queue": {"name": "mine"}})
     found, invalid = parse(run, applied(run, [team, cluster]))
     assert invalid is None

@@ -53,6 +53,7 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
     merged: Mapping[str, Any] = {}
     for spec in reversed(specs):
         merged = _over(merged, spec)
+    used = _mapping(resolved(run, AppliedDefaults(sources=[], spec=dict(merged))).get("spec"))
     sources = [
         DefaultsSource(
             kind=each["kind"],
@@ -62,7 +63,8 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
             fields=[
                 ".".join(path)
                 for path in _set_fields(specs[place])
-                if not any(_is_hidden(path, level) for level in levels[: place + 1])
+                if _has(used, path)
+                and not any(_is_hidden(path, level) for level in levels[: place + 1])
             ],
             maximum=_maximum(each),
         )
@@ -225,6 +227,12 @@ def _is_hidden(path: Path, level: Mapping[str, Any]) -> bool:
             return True
         level = level[name]
     return True
+
+
+def _has(spec: Mapping[str, Any], path: Path) -> bool:
+    for name in path[:-1]:
+        spec = _mapping(spec.get(name))
+    return path[-1] in spec
 
 
 def _set_fields(spec: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
