@@ -461,6 +461,25 @@ def test_variables_from_a_secret_come_from_the_shell() -> None:
         machine.variables(spec, {})
 
 
+def test_a_variable_that_names_an_earlier_one_has_its_value_as_in_a_pod() -> None:
+    values = {
+        "ROOT": "/data",
+        "CACHE": "$(ROOT)/cache",
+        "SCRATCH": "$(CACHE)/a:$(ROOT)/b",
+        "LATER": "$(LAST) $(HOME)",
+        "LITERAL": "$$(ROOT) $ROOT 5$ $()",
+        "LAST": "x",
+    }
+    env = [{"name": name, "value": value} for name, value in values.items()]
+    spec = a_run(training={"function": "a:b", "env": env}).spec
+    assert machine.variables(spec, {"HOME": "/root"}) == {
+        **values,
+        "CACHE": "/data/cache",
+        "SCRATCH": "/data/cache/a:/data/b",
+        "LITERAL": "$(ROOT) $ROOT 5$ $()",
+    }
+
+
 def test_a_search_path_of_the_run_joins_those_of_its_script_and_of_the_shell() -> None:
     variables = {"PYTHONPATH": "/opt/libs", "LD_LIBRARY_PATH": "/opt/lib"}
     shell = {"PYTHONPATH": "/shell", "LD_LIBRARY_PATH": "/usr/lib/cuda"}

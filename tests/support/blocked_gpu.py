@@ -8,7 +8,8 @@ what the model had.
 
 import json
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from trainingrun_runtime.checkpoints.encoding import decode
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.stateful_objects import restorable
-from trainingrun_runtime.survivors.last_step import LastStep
+from trainingrun_runtime.survivors.last_step import LastStep, Taken
 
 BLOCKS_FOR = 10 * 10**9
 """Ticks of the GPU's clock: 5 s at 2 GHz."""
@@ -32,7 +33,7 @@ def main(kind: str) -> None:
     scaler = torch.amp.GradScaler("cuda", enabled=kind == "scaled")
     objects = restorable({"model": model, "optimizer": optimizer, "scaler": scaler})
     gradients = AccumulatedGradients([optimizer])
-    last = None
+    last: LastStep | None = None
     for number in range(1, 4):
         gradients.step_begins()
         optimizer.zero_grad()
@@ -41,30 +42,32 @@ def main(kind: str) -> None:
         scaler.update()
         gradients.step_done()
         last = last or LastStep(objects, 0, gradients, {"model"})
-        at = Position(step=number)
         last.look(1.0)
-        last.note(at, {}, lambda _, at=at: at)
+        last.note(at := Position(step=number), {}, partial(agreed, at))
+    assert last is not None
     wanted = {name: value.cpu() for name, value in model.state_dict().items()}
     torch.cuda.synchronize()
     torch.cuda._sleep(BLOCKS_FOR)
     over = torch.cuda.Event()
     over.record()
-    found = {}
-
-    def take() -> None:
-        noted = last.noted()
-        last.fingerprint(noted)
-        found.update(last.take(noted.position.step))
-        found["beside"] = not over.query()
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    state = decode(found["model"].tree)
+    with ThreadPoolExecutor(1) as beside:
+        taken, in_time = beside.submit(take, last, over).result()
+    state = decode(taken["model"].tree)
     same = state.keys() == wanted.keys() and all(
         torch.equal(torch.as_tensor(state[name]), value) for name, value in wanted.items()
     )
-    print(json.dumps({"beside": found["beside"], "same": same}))
+    print(json.dumps({"beside": in_time, "same": same}))
+
+
+def agreed(position: Position, _: bool) -> Position:
+    return position
+
+
+def take(last: LastStep, over: torch.cuda.Event) -> tuple[dict[str, Taken], bool]:
+    """The last step, and whether it was there before the event was over."""
+    noted = last.noted()
+    last.fingerprint(noted)
+    return last.take(noted.position.step), not over.query()
 
 
 if __name__ == "__main__":

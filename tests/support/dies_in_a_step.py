@@ -73,7 +73,7 @@ def _steps(
     if rank == 1 and "no_time" in config:
         # It says so after the step before.
         short = property(lambda _: session.step == config["no_time"] - 1)
-        LastStep.no_time = short  # type: ignore[method-assign]
+        LastStep.no_time = short  # type: ignore[method-assign, assignment]
     for step in session.steps(config.get("steps", 20)):
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(4 * step + rank))
         loss = model(inputs).square().mean()

@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from support.processes import wait_for
+from trainingrun_protocol.variable_references import with_variables
 from trainingrun_runtime.coordinator.checkpoints import Command
 from trainingrun_runtime.coordinator.scripts import Orders
 from trainingrun_runtime.known_errors.failure_causes import RaisedOnRank
 from trainingrun_runtime.worker import script_keeper, script_process
 from trainingrun_runtime.worker.script_process import ScriptProcess
-from trainingrun_runtime.worker.torchrun import _Rank, with_variables
+from trainingrun_runtime.worker.torchrun import _Rank
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainingrun_protocol.variable_references import with_variables
+
 from ..api.errors import RunError
 from ..api.v1alpha1 import RunSpec
 from .terminal_text import gib
@@ -69,6 +71,8 @@ def memory_bytes() -> int:
 def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, str]:
     """The run's environment variables; those from a Secret or the like come from this shell.
 
+    As in a pod, `$(NAME)` in a value is the variable of that name before it in the list, or stays.
+
     Args:
         spec: What the user wants.
         own: The shell's variables; default: this process's.
@@ -77,10 +81,10 @@ def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, 
         LocalError: A variable with valueFrom is not set in the shell.
     """
     own = os.environ if own is None else own
-    found = {}
+    found: dict[str, str] = {}
     for variable in spec.training.env:
         if variable.value is not None:
-            found[variable.name] = variable.value
+            found[variable.name] = with_variables(variable.value, found)
         elif variable.name in own:
             found[variable.name] = own[variable.name]
         else:

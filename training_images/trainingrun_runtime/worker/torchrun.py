@@ -9,7 +9,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -30,6 +29,7 @@ from trainingrun_protocol.contract import (
     ContractTorchrun,
     RunContract,
 )
+from trainingrun_protocol.variable_references import with_variables
 
 from ..checkpoints.background import behind_training
 from ..coordinator.checkpoints import Command
@@ -56,8 +56,6 @@ process does is not taken for work of the training."""
 _LONGEST_PAUSE_S = 10.0
 _NO_LIMIT = str(2**31 - 1)
 """For a script that asks how often it may be started again: losses are not counted."""
-_VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
-"""A variable, or in place of `$` the `$$` that begins none."""
 
 COST = (
     f"the script runs as with torchrun: a crash costs what it has done since the last checkpoint "
@@ -121,13 +119,6 @@ class TorchrunScript:
     def _command(self, path: Path, environment: Mapping[str, str]) -> list[str]:
         arguments = [with_variables(each, environment) for each in self._script.args]
         return [environment.get("PYTHON_EXEC", sys.executable), "-u", str(path), *arguments]
-
-
-def with_variables(argument: str, environment: Mapping[str, str]) -> str:
-    """An argument with variables, as Kubernetes replaces them in those of a container."""
-    return _VARIABLE.sub(
-        lambda found: "$" if found[1] is None else environment.get(found[1], found[0]), argument
-    )
 
 
 def _store() -> "TCPStore":
