@@ -1,7 +1,6 @@
 """A Ray of two workers that share the machine's first NVIDIA GPU. Without one these tests fail."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,3 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     """Of two workers, to each of which the same GPU is its own."""
     with two_workers(tmp_path_factory.mktemp("ray"), gpus=("0", "0")) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """That of a run."""
-    return tmp_path / "run"

@@ -205,7 +205,9 @@ class LastStep:
             event,
         )
         found = self._alone(self._seen)
-        if self._first_step is not None:  # in the first note CUDA loads kernels, and in no other
+        if self._first_step is None:  # what CUDA loads now it loads once, so it does not count
+            self._load_kernels(self._seen)
+        else:
             self._time.noted()
         return found
 
@@ -224,13 +226,12 @@ class LastStep:
         """
         seen, self._seen = self._seen, None
         if seen is not None:
+            if self._first_step is None:
+                self._first_step = position.step
             noted = seen._replace(
                 position=position, metrics=metrics, agreed_position=agreed_position
             )
             self._noted = (*self._former, noted)[-self._length :]
-            if self._first_step is None:
-                self._first_step = position.step
-                self._load_kernels(noted)
 
     def _load_kernels(self, noted: Noted) -> None:
         """Call once all that reads a step on the GPU.
@@ -242,7 +243,7 @@ class LastStep:
         if noted.event is not None:
             self.fingerprint(noted)
             with self._beside_training(noted.event), contextlib.suppress(NotWhole):
-                self._require_untouched(noted)
+                self._watched.require_untouched()
 
     def _alone(self, noted: Noted) -> int:
         """See `look`."""
