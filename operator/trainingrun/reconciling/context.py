@@ -4,17 +4,13 @@ What the run owns is what its chain of controllers says, by UID: a pod of a RayC
 of this run. The UID of an attempt's RayCluster is remembered in the status, so that its pods are
 still the run's own once it or its RayJob is gone. Of these pods the attempt's own are those in
 `members`: whoever creates a pod writes its owner references.
-
-What is read from a pod for sorting is remembered by its UID and resource version, so that a
-reconcile of a thousand pods that have not changed costs a thousand dictionary reads.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import NamedTuple
 
 from trainingrun_protocol.progress import Progress, Record, RunState
 
@@ -24,106 +20,19 @@ from ..rendering.platforms import RenderSettings
 from . import pod_status
 from .bookkeeping import Bookkeeping
 from .findings import StatusDraft
-from .members import TOLD_S, Candidate, Evidence, LostPlace, foreign_pods
+from .members import TOLD_S, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
-from .pod_status import Controller, controller_uid
+from .pod_index import PodIndex, PodSummary, summary_of
+from .pod_status import controller_uid
 from .texts import from_unix, written
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 """Kinds of which a run has objects while an attempt is there."""
 
-MOST_REMEMBERED = 50_000
-"""Summaries kept; beyond that all are read anew."""
-
-_REMEMBERED: dict[tuple[str, str], "PodSummary"] = {}
-
 
 class UnconfirmedAbsence(Exception):
     """A decision rests on the absence of objects, and the API server has not confirmed it yet."""
-
-
-class PodSummary(NamedTuple):
-    """What a pod is sorted by."""
-
-    run_uid: str
-    attempt: int | None
-    controller: Controller | None
-    """Its RayCluster."""
-    uid: str
-    name: str
-    head: bool
-    node: str | None
-    joined: str
-    """When Ray began in it, as Kubernetes writes it; such times sort as text."""
-    well: bool
-    """It runs, nothing has ended or waits in it, and its deletion is not requested."""
-    ready: bool
-    """It is well, and Ready."""
-    requests: tuple[tuple[str, float], ...] | None
-    """What it takes of its node, by resource; None: it has none yet, or has ended."""
-    scheduled: str
-    """When it got its node, as Kubernetes writes it."""
-    candidate: Candidate
-    """What decides whether it is the run's own."""
-
-
-class PodIndex:
-    """The pods of one attempt."""
-
-    def __init__(self, pods: Sequence[tuple[Object, PodSummary]] = ()) -> None:
-        """Sort these pods."""
-        self._pods = pods
-        self.all = [pod for pod, _ in pods]
-        self.unwell = [pod for pod, summary in pods if not summary.well]
-        """Those that do not simply run; every sign of a loss or of a start that hangs is there."""
-        self.heads = [pod for pod, summary in pods if summary.head]
-
-    @cached_property
-    def by_uid(self) -> Mapping[str, Object]:
-        """Each pod by its UID."""
-        return {summary.uid: pod for pod, summary in self._pods}
-
-    @cached_property
-    def by_name(self) -> Mapping[str, Object]:
-        """Each pod by its name."""
-        return {summary.name: pod for pod, summary in self._pods}
-
-    @cached_property
-    def by_node(self) -> Mapping[str, list[Object]]:
-        """The pods on each node."""
-        pods: dict[str, list[Object]] = {}
-        for pod, summary in self._pods:
-            if summary.node:
-                pods.setdefault(summary.node, []).append(pod)
-        return pods
-
-    @property
-    def held(self) -> Iterator[tuple[bool, str | None, tuple[tuple[str, float], ...]]]:
-        """Of each pod that holds a node: whether it is the head, the node, and what it takes."""
-        for _, summary in self._pods:
-            if summary.requests is not None:
-                yield summary.head, summary.node, summary.requests
-
-    @property
-    def workers_on_nodes(self) -> Iterator[tuple[str, str, str]]:
-        """Of each worker that holds a node: its name, the node, and since when."""
-        for _, summary in self._pods:
-            if not summary.head and summary.node is not None and summary.requests is not None:
-                yield summary.name, summary.node, summary.scheduled
-
-    @cached_property
-    def ready_workers(self) -> frozenset[str]:
-        """Names of the worker pods that are ready."""
-        return frozenset(
-            summary.name for _, summary in self._pods if summary.ready and not summary.head
-        )
-
-    @cached_property
-    def oldest_worker(self) -> str:
-        """When the first of the workers joined a head; "": none has."""
-        joined = (summary.joined for _, summary in self._pods if not summary.head)
-        return min(filter(None, joined), default="")
 
 
 @dataclass(frozen=True)
@@ -187,7 +96,7 @@ class ReconcileContext:
         """The RayJobs that this run owns, by attempt."""
         jobs = {}
         for job in self.observed.ray_jobs:
-            number = attempt_of(job)
+            number = pod_status.attempt_of(job)
             if number is None or pod_status.name(job) != names.ray_job_name(self.run, number):
                 continue
             if controller_uid(job, "TrainingRun") == self.run.metadata.uid:
@@ -241,7 +150,7 @@ class ReconcileContext:
         attempts: dict[int, list[tuple[Object, PodSummary]]] = defaultdict(list)
         run_uid, ray_clusters = self.run.metadata.uid, self._own_cluster_uids
         for pod in self.observed.pods:
-            known = _summary(pod)
+            known = summary_of(pod)
             owner = known.controller
             if known.run_uid != run_uid or known.attempt is None or owner is None:
                 continue
@@ -297,7 +206,9 @@ class ReconcileContext:
 
     def clusters(self, number: int) -> list[Object]:
         """The run's own RayClusters of one attempt."""
-        return [item for item in self._own_clusters.values() if attempt_of(item) == number]
+        return [
+            item for item in self._own_clusters.values() if pod_status.attempt_of(item) == number
+        ]
 
     @property
     def pods_left(self) -> list[Object]:
@@ -542,67 +453,3 @@ def trains(progress: Progress | None) -> bool:
 def job_status(job: Object) -> str:
     """RayJob's status.jobStatus; "": KubeRay has set none."""
     return str((job.get("status") or {}).get("jobStatus") or "")
-
-
-def attempt_of(item: Object) -> int | None:
-    """The attempt that an object is labeled with; None: none."""
-    number = str((item["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, ""))
-    return int(number) if number.isdecimal() else None
-
-
-def _summary(pod: Object) -> PodSummary:
-    """What the pod is sorted by."""
-    metadata = pod["metadata"]
-    version = metadata.get("resourceVersion")
-    if not version:
-        return _read(pod)
-    key = (metadata["uid"], version)
-    known = _REMEMBERED.get(key)
-    if known is None:
-        if len(_REMEMBERED) >= MOST_REMEMBERED:
-            _REMEMBERED.clear()
-        known = _REMEMBERED[key] = _read(pod)
-    return known
-
-
-def _read(pod: Object) -> PodSummary:
-    metadata = pod["metadata"]
-    labels = metadata.get("labels") or {}
-    return PodSummary(
-        run_uid=str(labels.get(names.RUN_UID_LABEL, "")),
-        attempt=attempt_of(pod),
-        controller=pod_status.controller(pod, "RayCluster"),
-        uid=pod_status.uid(pod),
-        name=pod_status.name(pod),
-        head=labels.get(names.ROLE_LABEL) == names.HEAD,
-        node=pod_status.node_name(pod),
-        joined=pod_status.joined(pod),
-        well=(well := _well(pod)),
-        ready=well and pod_status.ready(pod),
-        requests=pod_status.requests(pod) if pod_status.holds_its_node(pod) else None,
-        scheduled=_scheduled(pod),
-        candidate=Candidate(
-            uid=pod_status.uid(pod),
-            name=pod_status.name(pod),
-            owner=pod_status.controller_uid(pod, "RayCluster") or "",
-            head=labels.get(names.ROLE_LABEL) == names.HEAD,
-            created=pod_status.creation_text(pod),
-            living=not pod_status.absent(pod),
-            ended=pod_status.ended_at(pod),
-            address=pod.get("status", {}).get("podIP"),
-        ),
-    )
-
-
-def _scheduled(pod: Object) -> str:
-    scheduled = pod_status.scheduled_at(pod)
-    return written(scheduled) if scheduled else pod_status.creation_text(pod)
-
-
-def _well(pod: Object) -> bool:
-    if not pod_status.running(pod) or pod["status"].get("reason") or pod_status.ray_ending(pod):
-        return False
-    disruption = pod_status.condition(pod, "DisruptionTarget")
-    if disruption and disruption.get("status") == "True":
-        return False
-    return next(pod_status.waiting(pod), None) is None

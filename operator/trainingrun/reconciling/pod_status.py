@@ -312,3 +312,9 @@ def controller_uid(owned: Object, kind: str) -> str | None:
     """UID of the object of that kind that controls it; None: none does."""
     owner = controller(owned, kind)
     return owner.uid if owner else None
+
+
+def attempt_of(item: Object) -> int | None:
+    """The attempt that an object is labeled with; None: none."""
+    number = str((item["metadata"].get("labels") or {}).get(names.ATTEMPT_LABEL, ""))
+    return int(number) if number.isdecimal() else None

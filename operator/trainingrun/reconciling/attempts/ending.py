@@ -26,8 +26,9 @@ from ..context import ReconcileContext
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..losses import avoided_nodes, capacity, out_of_memory
-from ..losses.counting import ended_by_itself, rule_counts
+from ..losses.counting import ended_by_itself
 from ..losses.history import History
+from ..losses.rule_counts import rule_counts
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
 from . import budgets, retry_policy

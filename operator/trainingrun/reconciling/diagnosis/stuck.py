@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
 from .. import pod_status
-from ..context import RAY_API, ReconcileContext, attempt_of, job_status
+from ..context import RAY_API, ReconcileContext, job_status
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import Delete, Object
 from ..texts import seconds_since, written
@@ -157,7 +157,7 @@ def _terminating(context: ReconcileContext, pods: Sequence[Object]) -> Findings 
 def _owner_is_gone(context: ReconcileContext, cluster: Object) -> bool:
     if context.unknown("RayJob"):
         return False
-    number = attempt_of(cluster)
+    number = pod_status.attempt_of(cluster)
     return number is None or context.job(number) is None
 
 
