@@ -11,6 +11,7 @@ from support.reconciled import a_training_run, condition, in_the_way, reconcile,
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply, Delete
 from trainingrun.rendering import RenderSettings
+from trainingrun_protocol.progress import RunState
 
 HEAD, ONE, TWO = pods()
 
@@ -221,6 +222,15 @@ def test_storage_that_does_not_answer_is_said_while_the_attempt_runs(training: O
     plan = reconcile(observed)
     found = in_the_way(plan)
     assert (found.status, found.reason) == ("True", "StorageUnavailable")
-    assert reported in found.message
+    assert found.message == f"{reported}; training continues, uploads and commits wait"
     assert (plan.status.attempts[-1].outcome, plan.status.phase) == ("Running", "Running")
     assert in_the_way(reconcile(replace(observed, progress=a_progress()))).status == "False"
+
+
+@pytest.mark.parametrize("state", [RunState.STARTING, RunState.RECOVERING])
+def test_no_training_is_said_to_continue_that_waits_for_its_storage(
+    training: Observed, state: RunState
+) -> None:
+    waits = a_progress(state=state, storage_error="The bucket does not answer")
+    found = in_the_way(reconcile(replace(training, progress=waits)))
+    assert found.message == "The bucket does not answer; training waits for it"

@@ -306,8 +306,8 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.STORAGE_UNAVAILABLE,
-            "The bucket does not answer the driver, or refuses. Training continues; uploads and "
-            "commits wait. A refusal of checkpoints ends the attempt after 300 s.",
+            "The bucket does not answer the driver, or refuses. Training continues, or waits where "
+            "it has not begun; uploads and commits wait. A refusal ends the attempt after 300 s.",
             "Check the bucket, its credentials and the network.",
         ),
         (

@@ -6,7 +6,7 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 import re
 from datetime import datetime
 
-from trainingrun_protocol.progress import Progress
+from trainingrun_protocol.progress import Progress, RunState
 
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
@@ -67,9 +67,10 @@ def of_storage(progress: Progress | None) -> Blocker | None:
     """The driver's report of a bucket that does not answer."""
     if progress is None or progress.storage_error is None:
         return None
+    goes_on = "training continues, uploads and commits wait"
+    effect = goes_on if progress.state is RunState.TRAINING else "training waits for it"
     return Blocker(
-        ConditionReason.STORAGE_UNAVAILABLE,
-        f"{short(progress.storage_error, 500)}; training continues, uploads and commits wait",
+        ConditionReason.STORAGE_UNAVAILABLE, f"{short(progress.storage_error, 500)}; {effect}"
     )
 
 
