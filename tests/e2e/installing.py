@@ -11,6 +11,7 @@ from .cluster import (
     TRAINING_IMAGE,
     TestCluster,
     available,
+    image_id,
     load_image,
 )
 from .kube import run, wait_for
@@ -34,6 +35,8 @@ def install_by_chart(cluster: TestCluster, **values: object) -> None:
         "helm", "upgrade", "--install", RELEASE, str(CHART), "--create-namespace",
         f"--kubeconfig={cluster.kubectl.kubeconfig}", f"--namespace={SYSTEM}",
         f"--set=image.repository={repository}", f"--set=image.tag={tag}",
+        # A rebuilt image has the same tag: with this, the pods are replaced even so.
+        f"--set=podAnnotations.image={image_id(OPERATOR_IMAGE)}",
         "--set=image.pullPolicy=Never", f"--set=training.image={TRAINING_IMAGE}",
         *(f"--set={name.replace('__', '.')}={value}" for name, value in values.items()),
         timeout=180,
@@ -41,8 +44,7 @@ def install_by_chart(cluster: TestCluster, **values: object) -> None:
     system = cluster.kubectl.within(SYSTEM)
     if LIVE_SOURCE:
         live_source.in_operator(system, DEPLOYMENT)
-    # A rebuilt image has the same tag, so the Deployment did not change.
-    system("rollout", "restart", f"deployment/{DEPLOYMENT}")
+        system("rollout", "restart", f"deployment/{DEPLOYMENT}")
     available(system, DEPLOYMENT)
 
 

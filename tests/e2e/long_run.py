@@ -1,8 +1,9 @@
-"""A run that several outages happen to, one after the other: each is measured by itself.
+"""A run that several outages or losses happen to, one after the other: each is measured by itself.
 
 A run of its own for each would cost as much time again for starting and ending.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,13 +11,15 @@ from typing import Any
 
 from .kube import CommandError, wait_for
 from .report import Row, gaps_in_numbers, seconds_without_training, steps_lost
-from .runs import STEP_SECONDS, Run
-from .scenario import weights
+from .runs import CHECKPOINT_SECONDS, STEP_SECONDS, Run
+from .scenario import AT_THE_END_OF_A_STEP, PATIENCE, weights
 
 SECONDS_PER_STEP = 2.0
 """While it waits for outages: its 240 steps last longer than they do."""
 BEFORE_S = 10.0
 """Seconds before an outage that show how long a step takes without it."""
+BETWEEN_S = 8.0
+"""Seconds of training between two losses: time for a checkpoint, so that each loss has its own."""
 
 
 class LongRun:
@@ -26,6 +29,12 @@ class LongRun:
         self.run = run
         self.rows: list[Row] = []
         self._seconds_per_step = seconds_per_step
+
+    @property
+    def since_checkpoint(self) -> int:
+        """Steps that a loss may cost which goes back to the last checkpoint: an interval, and
+        another one while its checkpoint is uploaded."""
+        return int(2 * CHECKPOINT_SECONDS / self._seconds_per_step) + 1
 
     def start(self, spec: Mapping[str, Any]) -> None:
         """Apply it and wait until it trains and has a checkpoint."""
@@ -50,6 +59,15 @@ class LongRun:
     def train_on(self, steps: int = 5, timeout: float = 120) -> None:
         """Wait until so many further steps are done. It asks no API server."""
         self.run.train_on(steps, timeout, self._instead)
+
+    def between_steps(self) -> None:
+        """Return in the middle of a step: a rank that is killed then has ended the former one.
+
+        It waits there for most of the time. Just after a step is noted it is not at its end yet,
+        and a loss then costs more: see docs/training.md.
+        """
+        self.run.train_on(1, instead=self._instead, every=0.02)
+        time.sleep(self._seconds_per_step / 2)
 
     def reports_again(self, timeout: float = 60) -> dict[str, Any]:
         """Wait until the operator has seen a step that is done from now on; the status."""
@@ -97,8 +115,91 @@ class LongRun:
         self.rows.append(row)
         return row
 
-    def ends_like(self, reference: Callable[[], str], table: list[Row]) -> None:
-        """It succeeds in its first attempt, with the reference's weights; fills the table."""
+    def loses(
+        self,
+        what: str,
+        reason: str,
+        act: Callable[[], object],
+        *,
+        target: float,
+        lost_at_most: int = 0,
+    ) -> dict[str, Any]:
+        """Something is taken from it, and it trains again in the same attempt.
+
+        Args:
+            what: Names the row of the table.
+            reason: The class under which the status has to count it, once.
+            act: Takes it away.
+            target: The design's bound for the seconds without training; `Scenario.went_on` says
+                when missing it fails the test.
+            lost_at_most: How many steps may be done twice.
+
+        Returns:
+            The loss in `status.disruptions.history`.
+        """
+        self.train_on(int(BETWEEN_S / self._seconds_per_step))
+        attempt, known, said = self.run.status()["attempt"], len(self._losses()), self.run.events()
+        note = f"at step {self.run.steps()[-1].number}"
+        began = time.time()
+        act()
+
+        def counted() -> list[dict[str, Any]] | None:
+            self.run.fail_if_over("Failed")
+            new = self._losses()[known:]
+            return new if new and all(loss.get("action") for loss in new) else None
+
+        new = wait_for(
+            f"{self.run.name} trains again", counted, PATIENCE * target, self._instead, every=1
+        )
+        self.train_on(2)
+        row = self.measure(what, began, note, target)
+        told = [event for event in self.run.events() if event not in said]
+        if row.lost and any(AT_THE_END_OF_A_STEP in event for event in told):
+            assert row.lost <= self.since_checkpoint, told
+            assert not any(AT_THE_END_OF_A_STEP in former.note for former in self.rows), told
+            self.rows[-1] = replace(row, note=f"{note}, {AT_THE_END_OF_A_STEP}")
+        else:
+            assert row.lost <= lost_at_most, told
+        assert [loss["reason"] for loss in new] == [reason]
+        assert self.run.status()["attempt"] == attempt
+        assert row.seconds <= PATIENCE * target
+        return new[0]
+
+    def suspended_and_resumed(self, what: str, target: float) -> None:
+        """Its pods are given back, and it trains on in another attempt without doing a step twice.
+
+        Args:
+            what: Names the row of the table; its seconds are from the end of `suspend`.
+            target: See `loses`.
+        """
+        asked, at = time.time(), self.run.steps()[-1].number
+        self.run.patch(suspend=True)
+        self.run.wait_for_condition("Suspended")
+        self.run.wait_until_freed()
+        freed = time.time() - asked
+        assert self.run.status()["phase"] == "Suspended"
+
+        resumed = time.time()
+        self.run.patch(suspend=False)
+        self.train_on(2, timeout=PATIENCE * target)
+        steps = self.run.steps()
+        pause = next(step.time for step in steps if step.time > resumed) - resumed
+        lost = steps_lost([step for step in steps if step.time > asked - BEFORE_S])
+        note = f"at step {at}, freed every pod after {freed:.0f} s"
+        self.rows.append(Row(what, pause, target, lost, note=note))
+        assert lost == 0
+
+    def _losses(self) -> list[dict[str, Any]]:
+        return self.run.status().get("disruptions", {}).get("history", [])
+
+    def ends_like(
+        self, reference: Callable[[], str], table: list[Row], attempts: int = 1
+    ) -> dict[str, Any]:
+        """It succeeds in that attempt, with the reference's weights; fills the table.
+
+        Returns:
+            The final status.
+        """
         self.run.journals.set_pace(STEP_SECONDS)
         status = self.run.succeed()
         steps = self.run.steps()
@@ -108,7 +209,8 @@ class LongRun:
         assert gaps_in_numbers(steps) == [], "steps were skipped"
         assert equal, f"{weights(status)} instead of {reference()}"
         assert restarts == 0, "an outage used up an application's retry"
-        assert status["attempt"] == 1, status["attempts"]
+        assert status["attempt"] == attempts, status["attempts"]
+        return status
 
     def _instead(self) -> str:
         try:

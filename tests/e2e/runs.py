@@ -193,19 +193,26 @@ class Run:
         wait_for(f"step {number} of {self.name}", done, timeout, self.sentence, every=1)
 
     def train_on(
-        self, steps: int = 2, timeout: float = 120, instead: Callable[[], str] | None = None
+        self,
+        steps: int = 2,
+        timeout: float = 120,
+        instead: Callable[[], str] | None = None,
+        every: float = 0.5,
     ) -> None:
         """Wait until so many further steps are done. It asks no API server.
 
         Args:
             instead: what is said where they are not done; otherwise what the run's status says.
+            every: seconds between two looks.
         """
         since = time.time()
 
         def done() -> bool:
             return len([step for step in self.steps() if step.time > since]) >= steps
 
-        wait_for(f"{steps} more steps of {self.name}", done, timeout, instead or self.sentence)
+        wait_for(
+            f"{steps} more steps of {self.name}", done, timeout, instead or self.sentence, every
+        )
 
     def wait_for_condition(self, condition: str, timeout: float = 120) -> dict[str, Any]:
         """Wait until a condition is True; it."""
