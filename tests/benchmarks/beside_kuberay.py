@@ -13,6 +13,7 @@ run, and a row of its own.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -42,6 +43,8 @@ PROBE = {
 """KubeRay's own, which needs wget in the image, asked by the kubelet instead."""
 LEAST_ROUNDS = 3
 """Fewer are a trial, and do not get into the page."""
+PAUSE_S = 1.0
+"""Without a step: each takes 0.15."""
 BETWEEN_S = 12.0
 """Seconds of training before each disturbance: checkpoints are made every 3."""
 
@@ -228,12 +231,15 @@ def trains(side: Side, since: float, seconds: float = 0.0) -> None:
 
 
 def paused(side: Side, since: float) -> None:
-    """Waits until no step was done for 2 s: a pod that is deleted trains on for a while."""
-    wait_for(
-        "training to pause",
-        lambda: time.time() - max(since, side.journals.steps()[-1].time) > 2,
-        timeout=120,
-    )
+    """Waits for a pause after a time, also one that is over: a pod that is deleted trains on for a
+    while, and a killed process may be back before this looks."""
+
+    def seen() -> bool:
+        steps = (step.time for step in side.journals.steps() if step.time > since)
+        times = [since, *steps, time.time()]
+        return any(later - earlier > PAUSE_S for earlier, later in itertools.pairwise(times))
+
+    wait_for("training to pause", seen, timeout=120)
 
 
 if __name__ == "__main__":
