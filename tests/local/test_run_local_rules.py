@@ -469,13 +469,19 @@ def test_a_variable_that_names_an_earlier_one_has_its_value_as_in_a_pod() -> Non
         "LATER": "$(LAST) $(HOME)",
         "LITERAL": "$$(ROOT) $ROOT 5$ $()",
         "LAST": "x",
+        "CURVE": "$(TRAININGRUN_NAME)-$(WANDB_NAME)",
+        "WANDB_NAME": "mine",
+        "OTHER": "$(WANDB_NAME)",
     }
+    ours = {"TRAININGRUN_NAME": "digits", "WANDB_NAME": "ours"}
     env = [{"name": name, "value": value} for name, value in values.items()]
     spec = a_run(training={"function": "a:b", "env": env}).spec
-    assert machine.variables(spec, {"HOME": "/root"}) == {
+    assert machine.variables(spec, {"HOME": "/root"}, ours) == {
         **values,
         "CACHE": "/data/cache",
         "SCRATCH": "/data/cache/a:/data/b",
+        "CURVE": "digits-ours",
+        "OTHER": "mine",
         "LITERAL": "$(ROOT) $ROOT 5$ $()",
     }
 

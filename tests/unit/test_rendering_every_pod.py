@@ -199,6 +199,21 @@ def test_a_users_search_path_follows_the_scripts_own_folder():
         assert env_of(pod)["PYTHONPATH"] == names.SCRIPT_FOLDER
 
 
+def test_a_variable_of_the_users_stays_behind_those_that_its_value_may_name():
+    """The kubelet knows only what stands before."""
+    own = {
+        "TEAM": "nlp",
+        "RAY_COLOR_PREFIX": "$(TEAM)-1",
+        "PYTHONPATH": "/opt",
+        "LIBS": "$(PYTHONPATH)/a",
+    }
+    env = [{"name": name, "value": value} for name, value in own.items()]
+    for pod in pods(training={**SCRIPT, "env": env}):
+        order = [entry["name"] for entry in env_list(pod)]
+        assert len(order) == len(set(order))
+        assert [name for name in order if name in own] == [*own]
+
+
 def test_a_search_path_from_a_config_map_follows_it_too():
     source = {"configMapKeyRef": {"name": "paths", "key": "python"}}
     training = {**SCRIPT, "env": [{"name": "PYTHONPATH", "valueFrom": source}]}

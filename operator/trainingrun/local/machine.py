@@ -68,14 +68,17 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, str]:
+def variables(
+    spec: RunSpec, own: Mapping[str, str] | None = None, before: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The run's environment variables; those from a Secret or the like come from this shell.
 
-    As in a pod, `$(NAME)` in a value is the variable of that name before it in the list, or stays.
+    As in a pod, `$(NAME)` in a value is the variable of that name before it, or stays.
 
     Args:
         spec: What the user wants.
         own: The shell's variables; default: this process's.
+        before: What every process of the run has, and a value may name.
 
     Raises:
         LocalError: A variable with valueFrom is not set in the shell.
@@ -84,7 +87,7 @@ def variables(spec: RunSpec, own: Mapping[str, str] | None = None) -> dict[str, 
     found: dict[str, str] = {}
     for variable in spec.training.env:
         if variable.value is not None:
-            found[variable.name] = with_variables(variable.value, found)
+            found[variable.name] = with_variables(variable.value, {**(before or {}), **found})
         elif variable.name in own:
             found[variable.name] = own[variable.name]
         else:

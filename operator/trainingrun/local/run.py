@@ -109,8 +109,10 @@ def run_locally(
         if not options.resume:
             folder.discard()
         raise
+    tracking = environments.tracking(folder.run)
+    variables = machine.variables(run.spec, before={**tracking, **base.identity()})
     environment = {
-        **environments.tracking(folder.run),
+        **tracking,
         **variables,
         **base.identity(),
         **machine.search_paths(script, variables, beside=options.beside),

@@ -135,5 +135,12 @@ def _users(run: TrainingRun) -> list[dict[str, Any]]:
 
 
 def _together(*lists: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One variable per name, the last one wins: the API server refuses two of one name."""
-    return list({variable["name"]: variable for each in lists for variable in each}.values())
+    """One variable per name, the last one wins, at its own place: the API server refuses two of one
+    name, and a value may name the variables before it.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for each in lists:
+        for variable in each:
+            found.pop(variable["name"], None)
+            found[variable["name"]] = variable
+    return list(found.values())

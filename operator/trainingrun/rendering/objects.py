@@ -427,14 +427,16 @@ def _add_notice(env: list[Any], spec: Mapping[str, Any]) -> None:
 
 def _add_import_folder(env: list[Any], folder: str) -> None:
     """In front of the user's own $PYTHONPATH, as Python puts a script's folder."""
-    for place, variable in enumerate(env):
-        if not isinstance(variable, Mapping) or variable.get("name") != "PYTHONPATH":
-            continue
-        if "valueFrom" in variable:
-            env[place] = {**variable, "name": _USERS_PATH}
-            folder = f"{folder}:$({_USERS_PATH})"
-        else:
-            del env[place]
-            folder = ":".join(filter(None, (folder, variable.get("value"))))
-        break
-    env.append({"name": "PYTHONPATH", "value": folder})
+    own: list[dict[str, Any]] = []
+    place = len(env)
+    for at, variable in enumerate(env):
+        if isinstance(variable, Mapping) and variable.get("name") == "PYTHONPATH":
+            place = at
+            if "valueFrom" in variable:
+                own = [{**variable, "name": _USERS_PATH}]
+                folder = f"{folder}:$({_USERS_PATH})"
+            else:
+                folder = ":".join(filter(None, (folder, variable.get("value"))))
+            break
+    # At its place: a variable behind it may name it.
+    env[place : place + 1] = [*own, {"name": "PYTHONPATH", "value": folder}]
