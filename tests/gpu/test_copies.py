@@ -60,7 +60,7 @@ def test_memory_made_beside_training_is_pinned_too() -> None:
     assert torch.equal(copy, source.cpu())
 
 
-@pytest.mark.parametrize("kind", ["plain", "scaled", "not fused", "not in a row"])
+@pytest.mark.parametrize("kind", ["plain", "scaled", "not fused", "not in a row", "rank 1"])
 def test_the_last_step_is_taken_while_the_gpu_is_blocked_by_the_next_one(kind: str) -> None:
     """As where NCCL waits for a rank that is lost, in a process that has no kernel for it yet."""
     found = subprocess.run(

@@ -65,6 +65,13 @@ def test_a_rank_that_trains_alone_agrees_with_itself() -> None:
     assert alone.gather([7]) == [[7]]
 
 
+def test_what_the_ranks_have_acted_on_is_forgotten_and_not_that_one_has_no_time() -> None:
+    alone = StepConsensus(timeout_s=1.0)
+    alone.agree(Place.SAVE, StepValues(command=1, no_time=True, step=1))
+    alone.reset()
+    assert alone.agreed() == StepValues(no_time=True)
+
+
 def test_a_result_is_known_to_another_thread_once_every_rank_has_contributed(
     found: dict[str, Any],
 ) -> None:

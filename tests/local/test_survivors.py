@@ -116,11 +116,22 @@ def test_a_rank_that_dies_in_a_save_costs_no_step_where_the_other_one_waits_for_
     assert run.metrics()["weights_sha256"] == weights(False)
 
 
-@pytest.mark.parametrize(("step", "noted"), [(DIES_AT - 1, True), (DIES_AT, False)])
+@pytest.mark.parametrize(
+    ("step", "noted", "loops"),
+    [
+        pytest.param(DIES_AT - 1, True, [], id="the one before"),
+        pytest.param(DIES_AT, False, [], id="the last one"),
+        pytest.param(DIES_AT, False, [DIES_AT - 1], id="the first one of a loop"),
+    ],
+)
 def test_a_step_that_one_rank_has_no_time_to_note_is_noted_by_none(
-    a_run: Callable[..., Disturbed], weights: Callable[[bool], str], step: int, noted: bool
+    a_run: Callable[..., Disturbed],
+    weights: Callable[[bool], str],
+    step: int,
+    noted: bool,
+    loops: list[int],
 ) -> None:
-    run = a_run(seed=SEED, norm=False, no_time=step, signals={"1": "SIGKILL"})
+    run = a_run(seed=SEED, norm=False, no_time=step, loops=loops, signals={"1": "SIGKILL"})
     assert run.drive() == 0, run.log()
     (resumed,) = run.resumed()
     if noted:

@@ -1,6 +1,6 @@
 """Takes the last step while the GPU is busy with the next one; prints JSON.
 
-    python -m support.blocked_gpu plain|scaled|"not fused"|"not in a row"
+    python -m support.blocked_gpu plain|scaled|"not fused"|"not in a row"|"rank 1"
 
 `beside`: whether it was taken before the GPU was done with the next step. `same`: whether it is
 what the model had.
@@ -25,8 +25,9 @@ BLOCKS_FOR = 10 * 10**9
 
 
 def main(kind: str) -> None:
-    layers = [nn.Linear(1024, 1024), nn.BatchNorm1d(1024), nn.Linear(1024, 8)]
-    model = nn.Sequential(*layers).cuda()
+    # Rank 0's buffers count, so what another rank saves has none that training changes.
+    middle = Scaled() if kind == "rank 1" else nn.BatchNorm1d(1024)
+    model = nn.Sequential(nn.Linear(1024, 1024), middle, nn.Linear(1024, 8)).cuda()
     if kind == "not in a row":
         model[0].weight = nn.Parameter(model[0].weight.detach().t().contiguous().t())
     optimizer = torch.optim.AdamW(model.parameters(), fused=kind != "not fused")
@@ -41,7 +42,7 @@ def main(kind: str) -> None:
         scaler.step(optimizer)
         scaler.update()
         gradients.step_done()
-        last = last or LastStep(objects, 0, gradients, {"model"})
+        last = last or LastStep(objects, int(kind == "rank 1"), gradients, {"model"})
         last.look(1.0)
         last.note(at := Position(step=number), {}, partial(agreed, at))
     assert last is not None
@@ -57,6 +58,17 @@ def main(kind: str) -> None:
         torch.equal(torch.as_tensor(state[name]), value) for name, value in wanted.items()
     )
     print(json.dumps({"beside": in_time, "same": same}))
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """Has a buffer of a type that nothing else compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.full((1024,), 2, dtype=torch.int16))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.by
 
 
 def agreed(position: Position, _: bool) -> Position:

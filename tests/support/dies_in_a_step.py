@@ -4,10 +4,12 @@ Keys of their config: `folder`, where each step of rank 0 and each signal leaves
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
 the rank that loses its optimizer's state then, which is noticed only when that is copied;
-`no_time`: a step that rank 1 has no time to note; `dies_in_save`: where rank 1 dies in a save while
-rank 0 waits for it there: "compare", before the state is copied, or "report".
+`no_time`: a step that rank 1 has no time to note; `loops`: steps at which loops before the last one
+end; `dies_in_save`: where rank 1 dies in a save while rank 0 waits for it there: "compare", before
+the state is copied, or "report".
 """
 
+import itertools
 import os
 import signal
 import time
@@ -74,7 +76,8 @@ def _steps(
         # It says so after the step before.
         short = property(lambda _: session.step == config["no_time"] - 1)
         LastStep.no_time = short  # type: ignore[method-assign, assignment]
-    for step in session.steps(config.get("steps", 20)):
+    ends = (*config.get("loops", ()), config.get("steps", 20))
+    for step in itertools.chain.from_iterable(map(session.steps, ends)):
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(4 * step + rank))
         loss = model(inputs).square().mean()
         if step == DIES_AT:

@@ -38,14 +38,13 @@ class Requests:
         if self._exit is not None:
             raise self._exit
 
-    def after_step(self, state: int, no_time: bool) -> StepValues:
+    def after_step(self, state: int) -> StepValues:
         """Contribute this rank's requests after a step; the result is that of the former step.
 
         Args:
             state: of `StepValues`.
-            no_time: likewise.
         """
-        mine = self._numbers(stop=self._stop_asked)._replace(state=state, no_time=no_time)
+        mine = self._numbers(stop=self._stop_asked)._replace(state=state)
         agreed = self._context.consensus.exchange(Place.STEP, mine)
         self._context.progress.note_stop(agreed)
         return agreed
@@ -117,7 +116,9 @@ class Requests:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
         hold = self._hold() if place is Place.SAVE else Hold.NO
         busy, step = self._saving.uploading, self._context.progress.step
-        return StepValues(requested, busy, stop, step, hold)
+        # Also where no step was done: the first one of the next loop is left out by it.
+        no_time = self._context.noted_steps.no_time
+        return StepValues(requested, busy, stop, step, hold, no_time)
 
     def _hold(self) -> Hold:
         """Whether this rank wants a checkpoint to be made after a later step."""

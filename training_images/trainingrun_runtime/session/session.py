@@ -464,7 +464,7 @@ class Session:
         saving.try_out()
         left_out = self._context.consensus.agreed().no_time
         state = self.noted_steps.look(step_s, left_out)
-        agreed = self._requests.after_step(state, self.noted_steps.no_time)
+        agreed = self._requests.after_step(state)
         # Before a checkpoint, which takes longer and may be cut off.
         under_way = self._context.consensus.under_way()
         self.noted_steps.note(progress.position, progress.metrics, under_way)

@@ -187,6 +187,8 @@ class LastStep:
         except NotWhole as reason:
             self._reason = str(reason)
             return UNKNOWN
+        # Before the event, after which another stream reads: some of it is copied on the GPU.
+        small = {name: _state_of_now(name, thing) for name, thing in self._small.items()}
         event = None
         if self._watched.gpu is not None:
             event = torch.cuda.Event()
@@ -195,7 +197,7 @@ class LastStep:
             Position(),
             {},
             lambda _: None,
-            {name: _state_of_now(name, thing) for name, thing in self._small.items()},
+            small,
             versions,
             self._gradients.begun,
             {name: settings(optimizer) for name, optimizer in self._optimizers.items()},
@@ -242,8 +244,11 @@ class LastStep:
         """
         if noted.event is not None:
             self.fingerprint(noted)
-            with self._beside_training(noted.event), contextlib.suppress(NotWhole):
-                self._watched.require_untouched()
+            with self._beside_training(noted.event):
+                for name in self._models:
+                    self._watched.buffers_changed(name)
+                with contextlib.suppress(NotWhole):
+                    self._watched.require_untouched()
 
     def _alone(self, noted: Noted) -> int:
         """See `look`."""

@@ -221,7 +221,9 @@ class WatchedTensors:
 
     def buffers_changed(self, name: str) -> bool:
         """Whether training changes the model's buffers."""
-        return not all(torch.equal(copy, self._first[id(copy)]) for copy in self.buffers(name))
+        # Each of them: `LastStep` has the kernels of all their types loaded by it.
+        equal = [torch.equal(copy, self._first[id(copy)]) for copy in self.buffers(name)]
+        return not all(equal)
 
     def of_model(self, name: str) -> Any:
         """What its `state_dict()` returned at the end of the step.

@@ -149,8 +149,7 @@ class StepConsensus:
 
     def reset(self) -> None:
         """The result has been acted on; the next step must not act on it again."""
-        self.agreed()
-        self._last = StepValues()
+        self._last = StepValues(no_time=self.agreed().no_time)
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """Every rank's numbers, by rank; each rank passes equally many.
