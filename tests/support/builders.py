@@ -172,6 +172,8 @@ def a_pod(
     ready: bool | None = None,
     ready_at: float | None = None,
     requests: dict[str, str] | None = None,
+    set_up: bool | None = None,
+    message: str | None = None,
 ) -> dict[str, Any]:
     """A pod of an attempt; running unless something else is said.
 
@@ -198,6 +200,8 @@ def a_pod(
     if ready is not None:
         changed = {} if ready_at is None else {"lastTransitionTime": at(ready_at)}
         conditions.append({"type": "Ready", "status": str(ready), **changed})
+    if set_up is not None:
+        conditions.append({"type": "PodReadyToStartContainers", "status": str(set_up)})
     if disruption:
         conditions.append({"type": "DisruptionTarget", "status": "True", "reason": disruption})
     state: dict[str, Any] = {"running": {}}
@@ -230,6 +234,8 @@ def a_pod(
         status["containerStatuses"] = [{"name": f"ray-{role}", "state": state}]
     if reason:
         status["reason"] = reason
+    if message:
+        status["message"] = message
     return {
         "apiVersion": "v1",
         "kind": "Pod",

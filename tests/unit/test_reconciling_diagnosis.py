@@ -92,6 +92,21 @@ def config_error(message: str) -> dict[str, Any]:
             id="webhook",
         ),
         pytest.param(
+            {
+                "pods": (
+                    HEAD,
+                    a_pod(
+                        phase="Failed",
+                        reason="OutOfnvidia.com/gpu",
+                        message="Node didn't have enough resource: nvidia.com/gpu, requested: 8",
+                    ),
+                )
+            },
+            "PodsRefused",
+            ["Node spot-1 refuses pod worker-1 (OutOfnvidia.com/gpu)", "requested: 8"],
+            id="no GPU on the node",
+        ),
+        pytest.param(
             {"kuberay": "missing"}, "KubeRayMissing", ["install KubeRay 1.6"], id="no KubeRay"
         ),
         pytest.param(
@@ -116,28 +131,52 @@ def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     assert (repaired.status, repaired.message) == ("False", "")
 
 
-def test_a_script_s_missing_config_map_is_guessed_from_a_mount_that_takes_too_long() -> None:
-    script = {"script": {"configMap": "my-code", "file": "fit.py"}}
-    creating = a_head(waiting=("ContainerCreating", ""))
-    begun = then(Observed(a_run(training=script)), 0)
-    made = a_training_run()
-    seen = replace(begun, ray_jobs=made.ray_jobs, ray_clusters=made.ray_clusters, pods=(creating,))
-    assert in_the_way(reconcile(seen, 20)).status == "False"
-    found = in_the_way(reconcile(seen, 40))
-    assert found.reason == "ScriptNotMounted"
-    assert "my-code" in found.message
-    assert "fit.py" in found.message
+SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "fit.py"}}}
+CLAIM = {"storage": {"uri": "pvc://runs/team-a"}}
 
 
-def test_a_claim_that_is_not_mounted_for_long_is_said() -> None:
-    creating = a_head(waiting=("ContainerCreating", ""))
-    begun = then(Observed(a_run(storage={"uri": "pvc://runs/team-a"})), 0)
-    made = a_training_run()
-    seen = replace(begun, ray_jobs=made.ray_jobs, ray_clusters=made.ray_clusters, pods=(creating,))
+def begun(spec: dict[str, Any], *pods: dict[str, Any]) -> Observed:
+    """A run of that spec, whose first pods are these."""
+    run, made = then(Observed(a_run(**spec)), 0), a_training_run()
+    return replace(run, ray_jobs=made.ray_jobs, ray_clusters=made.ray_clusters, pods=pods)
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
+@pytest.mark.parametrize(
+    ("spec", "wanted", "words"),
+    [
+        pytest.param(SCRIPT, "ScriptNotMounted", ["my-code", "fit.py"], id="script"),
+        pytest.param(
+            CLAIM, "ClaimNotMounted", ["check that claim runs is ReadWriteMany"], id="claim"
+        ),
+    ],
+)
+def test_a_volume_that_is_not_mounted_for_long_is_said(
+    reason: str, spec: dict[str, Any], wanted: str, words: list[str]
+) -> None:
+    seen = begun(spec, a_head(waiting=(reason, ""), set_up=False))
     assert in_the_way(reconcile(seen, 20)).status == "False"
     found = in_the_way(reconcile(seen, 40))
-    assert found.reason == "ClaimNotMounted"
-    assert "check that claim runs is ReadWriteMany" in found.message
+    assert found.reason == wanted
+    assert [word for word in words if word not in found.message] == []
+
+
+@pytest.mark.parametrize("spec", [SCRIPT, CLAIM, {}])
+@pytest.mark.parametrize("set_up", [True, None])
+def test_an_image_that_is_pulled_for_long_is_no_missing_volume(
+    spec: dict[str, Any], set_up: bool | None
+) -> None:
+    """Its containers are waiting for the same reason. Of an old kubelet it is not known."""
+    seen = begun(spec, a_head(waiting=("ContainerCreating", ""), set_up=set_up))
+    assert in_the_way(reconcile(seen, 1200)).status == "False"
+
+
+def test_what_else_a_pod_waits_for_before_its_image_is_pulled_is_said() -> None:
+    seen = begun({}, a_head(waiting=("ContainerCreating", ""), set_up=False))
+    assert in_the_way(reconcile(seen, 60)).status == "False"
+    found = in_the_way(reconcile(seen, 70))
+    assert found.reason == "PodNotSetUp"
+    assert "kubectl describe pod digits-1-head -n team-a names" in found.message
 
 
 def test_a_scheduler_that_does_not_exist_is_said(training: Observed) -> None:

@@ -121,6 +121,23 @@ def test_a_worker_that_waited_while_its_head_was_lost_joins_the_new_one() -> Non
     assert reconcile(seen, 80).actions == ()
 
 
+def test_a_worker_whose_node_s_clock_is_behind_is_not_taken_for_one_of_the_lost_head() -> None:
+    new = a_pod("worker-1", created_at=65)
+    new["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(-230)}}
+    others = a_head(created_at=62, uid="new-head"), a_pod("worker-2", node="spot-2", created_at=64)
+    seen = replace(a_training_run(), pods=(new, *others))
+    assert reconcile(seen, 80).actions == ()
+
+
+@pytest.mark.parametrize("role", ["worker", "head"])
+def test_what_a_kubelet_says_of_an_eviction_is_in_the_loss(training: Observed, role: str) -> None:
+    said = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi"
+    ending = {"phase": "Failed", "reason": "Evicted", "message": said}
+    evicted = (HEAD, a_pod("worker-1", **ending)) if role == "worker" else (a_head(**ending), ONE)
+    (loss,) = reconcile(replace(training, pods=(*evicted, TWO))).status.disruptions.history
+    assert said in loss.signs
+
+
 def test_a_worker_that_joined_the_new_head_is_a_loss_of_its_own_later() -> None:
     """It waited while its head was lost: it is older than the new head, and did not end with it."""
     started = {"state": {"running": {"startedAt": at(70)}}}

@@ -66,6 +66,12 @@ WELL = a_node("spot-1")
             id="kubelet's eviction",
         ),
         pytest.param(
+            a_pod(phase="Failed", reason="OutOfnvidia.com/gpu"),
+            WELL,
+            LossReason.INFRASTRUCTURE_ERROR,
+            id="refused by its node",
+        ),
+        pytest.param(
             a_pod(reason="Terminated", exit_code=137),
             WELL,
             LossReason.PREEMPTED,

@@ -45,9 +45,12 @@ def test_a_kueue_that_makes_no_workload_is_named_after_a_minute(queued: Observed
     assert "check that Kueue runs" in condition(reconcile(without, 60), "Waiting").message
 
 
-def test_a_ray_job_of_no_queue_that_somebody_suspends_waits_for_no_kueue() -> None:
+def test_a_ray_job_of_no_queue_that_is_suspended_is_said_with_both_ways_out() -> None:
     suspended = then(Observed(a_run()), 0, ray_jobs=(a_ray_job(queued=True),))
-    assert condition(reconcile(suspended), "Waiting").status == "False"
+    said = condition(reconcile(suspended), "Waiting").message
+    assert "RayJob digits-1 is suspended and names no queue" in said
+    assert "scheduling.queue" in said
+    assert "kubectl patch rayjob digits-1 -n team-a" in said
 
 
 def test_the_wait_is_over_once_kueue_has_admitted_the_run(queued: Observed) -> None:

@@ -11,6 +11,8 @@ from trainingrun.api.status import LossReason, Phase
 from trainingrun.reconciling import Observed
 from trainingrun.reconciling.model import RequestSuspend
 
+HEAD, _, TWO = pods()
+
 DAYS = 10 * 86400.0
 
 
@@ -87,6 +89,30 @@ def test_a_driver_that_was_never_submitted_is_given_up_after_ten_minutes(reporte
     assert reconcile(missing, 640).status.attempts[-1].outcome == "Running", (
         "a pod is still missing"
     )
+
+
+def sidecar(pod: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    """The pod with a ready Ray beside another container."""
+    (ray,) = pod["status"]["containerStatuses"]
+    other = {"name": "proxy", "ready": ready, "state": {"running": {}}}
+    pod["status"]["containerStatuses"] = [{**ray, "ready": True}, other]
+    return pod
+
+
+def test_a_sidecar_that_is_not_ready_is_named_and_no_attempt_given_up_for_it() -> None:
+    """KubeRay submits no driver before."""
+    begun = replace(a_training_run(), ray_jobs=(a_ray_job(),), progress_age_s=None)
+    held = sidecar(a_pod("worker-1", ready=False, ready_at=0), ready=False)
+    waits = replace(begun, pods=(HEAD, held, TWO), progress_polled_s=600.0)
+    assert in_the_way(reconcile(waits, 50)).status == "False"
+    waiting = then(waits, 70)
+    assert in_the_way(reconcile(waiting, 71)).reason == "PodNotReady"
+    found = reconcile(waiting, 5000)
+    assert found.status.attempts[-1].outcome == "Running"
+    assert "Pod worker-1 runs and container proxy of it is not ready" in in_the_way(found).message
+    ready = sidecar(a_pod("worker-1", ready=True, ready_at=5001), ready=True)
+    over = replace(waiting, pods=(HEAD, ready, TWO))
+    assert in_the_way(reconcile(over, 5002)).status == "False"
 
 
 def test_a_restarted_operator_asks_itself_before_it_gives_up_and_goes_on_counting() -> None:

@@ -64,7 +64,7 @@ class DefaultsSource(Wire):
     generation: int = 0
     """How often it had changed by then."""
     fields: list[str] = Field(default_factory=list, max_length=200)
-    """The fields of the run's spec that are from it, such as storage.uri."""
+    """The fields of the run's spec that were from it when the run began, such as storage.uri."""
     maximum: Maximum | None = None
     """Its limits."""
 

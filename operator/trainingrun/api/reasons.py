@@ -43,6 +43,8 @@ class ConditionReason(StrEnum):
     CONTAINER_CONFIG_INVALID = "ContainerConfigInvalid"
     SCRIPT_NOT_MOUNTED = "ScriptNotMounted"
     CLAIM_NOT_MOUNTED = "ClaimNotMounted"
+    POD_NOT_SET_UP = "PodNotSetUp"
+    POD_NOT_READY = "PodNotReady"
     QUOTA_EXCEEDED = "QuotaExceeded"
     ACTION_FAILS = "ActionFails"
     STATUS_REFUSED = "StatusRefused"
@@ -243,8 +245,9 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.QUEUED,
-            "Kueue has not admitted the RayJob, or has taken its capacity back. The message has "
-            "what Kueue says, where the operator may list Workloads.",
+            "Kueue has not admitted the RayJob, or has taken its capacity back, or the RayJob is "
+            "suspended without a queue. The message has what Kueue says, where the operator may "
+            "list Workloads.",
             "Wait, raise the queue's quota, or request less.",
         ),
         (
@@ -298,6 +301,17 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             "The scheduler finds no node for a pod.",
             "Add nodes, request less, or correct the node selection; the message says what is "
             "short.",
+        ),
+        (
+            ConditionReason.POD_NOT_SET_UP,
+            "A pod waits for its volumes or its network for over a minute.",
+            "`kubectl describe pod` names what is missing.",
+        ),
+        (
+            ConditionReason.POD_NOT_READY,
+            "A container of the user's own, or a readiness gate, keeps a pod from being ready for "
+            "over a minute. KubeRay submits the driver once every pod is ready.",
+            "See the probe and the log of the container that the message names.",
         ),
         (
             ConditionReason.CAPACITY_FALLBACK,
@@ -435,8 +449,8 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.SCRIPT_NOT_MOUNTED,
-            "A pod waits for its volumes for over 30 s, and the run trains a script of a "
-            "ConfigMap.",
+            "A pod waits for its volumes for over 30 s, its image aside, and the run trains a "
+            "script of a ConfigMap.",
             "Check that the ConfigMap exists in the run's namespace and has the file as a key.",
         ),
         (

@@ -141,6 +141,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         or blockers.of_storage(context.live_progress(number))
         or blockers.of_ranks(context.live_progress(number))
         or stuck.silent_driver(context, attempt)
+        or stuck.unready_pods(context, attempt)
         or ending.given_up(builder.draft.bookkeeping, attempt)
     )
     builder.add(Findings(blocker=blocker))

@@ -113,16 +113,27 @@ def ready(pod: Object) -> bool:
     return readiness is not None and readiness.get("status") == "True"
 
 
+def unready_containers(pod: Object) -> list[str] | None:
+    """The user's own containers that keep a pod from being Ready whose Ray is; empty: a readiness
+    gate does. None: it is Ready, or Ray is not, or that is not known.
+    """
+    readiness, ray = condition(pod, "Ready"), ray_container(pod)
+    if readiness is None or readiness.get("status") != "False" or not (ray or {}).get("ready"):
+        return None
+    statuses = container_statuses(pod)
+    # Init containers that have ended count as ready; native sidecars are ready when they are.
+    return [str(status.get("name")) for status in statuses if not status.get("ready")]
+
+
 def ready_since(pod: Object) -> datetime | None:
     """Since when it is Ready; None: it is not, or that is not known."""
-    readiness = condition(pod, "Ready")
-    if (
-        readiness is None
-        or readiness.get("status") != "True"
-        or not readiness.get("lastTransitionTime")
-    ):
-        return None
-    return parsed(readiness["lastTransitionTime"])
+    return changed_readiness(pod) if ready(pod) else None
+
+
+def changed_readiness(pod: Object) -> datetime | None:
+    """Since when it is Ready, or is not; None: that is not known."""
+    changed = (condition(pod, "Ready") or {}).get("lastTransitionTime")
+    return parsed(changed) if changed else None
 
 
 def deletion_requested_at(pod: Object) -> datetime | None:
@@ -172,13 +183,14 @@ def joined(pod: Object) -> str:
     """When a worker joined the head that was there then, as Kubernetes writes times; "": not yet.
 
     Its Ray container starts once a head answers. A pod that was created under a former head and
-    still waited when that head was lost joins the next one.
+    still waited when that head was lost joins the next one. The container's time is of its node's
+    clock, which may be behind: it started no earlier than the API server made the pod.
     """
     state = (ray_container(pod) or {}).get("state") or {}
     started = (state.get("running") or state.get("terminated") or {}).get("startedAt")
-    if started or phase(pod) == "Pending":
-        return str(started or "")
-    return str(pod["metadata"].get("creationTimestamp") or "")
+    if phase(pod) == "Pending" and not started:
+        return ""
+    return max(str(started or ""), creation_text(pod))
 
 
 def ray_ending(pod: Object) -> Object | None:
@@ -223,6 +235,24 @@ def termination_message(pod: Object) -> str:
             last_line = f": {lines[-1].strip()[-MOST_CHARACTERS:]}" if lines else ""
             return f"exit code {code}{last_line}"
     return ""
+
+
+def eviction_message(pod: Object) -> str:
+    """What its kubelet or the scheduler says of why it was evicted, preempted or refused; "":
+    nothing.
+    """
+    disruption = condition(pod, "DisruptionTarget") or {}
+    said = disruption.get("message") if disruption.get("status") == "True" else None
+    return str(pod.get("status", {}).get("message") or said or "")
+
+
+def awaits_set_up(pod: Object) -> bool:
+    """Whether its volumes or its network are missing: no image is pulled before they are there.
+
+    False also where its kubelet does not say so (KEP-3085; Kubernetes says it since 1.29).
+    """
+    set_up = condition(pod, "PodReadyToStartContainers")
+    return set_up is not None and set_up.get("status") == "False"
 
 
 def _ending(container: Object) -> Object | None:

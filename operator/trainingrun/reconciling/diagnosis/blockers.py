@@ -14,13 +14,16 @@ from ...api.v1alpha1 import KUEUE_QUEUE
 from .. import pod_status
 from ..context import ReconcileContext
 from ..findings import Blocker, StatusDraft
-from ..losses.signs import NEVER_RAN
+from ..losses.signs import is_refused
 from ..model import Object
 from ..texts import short
 
 MOUNT_PATIENCE_S = 30.0
-"""A container that is being created for longer waits for a volume; Kubernetes reports that only in
-events."""
+"""How long a pod's volumes may take before the status reports it; Kubernetes says which one is
+missing only in events."""
+
+SET_UP_PATIENCE_S = 60.0
+"""The same where no volume of the run's own is known: to attach a disk takes a while."""
 
 SCHEDULER_PATIENCE_S = 60.0
 """How long a pod may wait for its scheduler's first word before the status reports it."""
@@ -115,8 +118,10 @@ def of_queue(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
     """What a run waits for that Kueue has not admitted, or from which it took the capacity back."""
     job = context.job(attempt.number)
     queue = (job["metadata"].get("labels") or {}).get(KUEUE_QUEUE) if job else None
-    if job is None or queue is None or not context.suspended_by_queue(attempt.number):
+    if job is None or not context.suspended_by_queue(attempt.number):
         return None
+    if queue is None:
+        return _of_no_queue(context, attempt)
     what = f"Kueue has not admitted RayJob {attempt.ray_job} to queue {queue}"
     wait, namespace = context.observed.queue_wait, context.run.metadata.namespace
     if wait:
@@ -129,6 +134,19 @@ def of_queue(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         return Blocker(ConditionReason.QUEUED, message)
     see = f"kubectl get workloads -n {namespace} shows what it waits for"
     return Blocker(ConditionReason.QUEUED, f"{what}; {see}")
+
+
+def _of_no_queue(context: ReconcileContext, attempt: Attempt) -> Blocker:
+    """A RayJob that somebody has suspended, or a Kueue that manages jobs without a queue too."""
+    resume = (
+        f"kubectl patch rayjob {attempt.ray_job} -n {context.run.metadata.namespace} --type=merge "
+        '-p \'{"spec":{"suspend":false}}\''
+    )
+    return Blocker(
+        ConditionReason.QUEUED,
+        f"RayJob {attempt.ray_job} is suspended and names no queue; where Kueue manages jobs "
+        f"without one, create the run with scheduling.queue, else resume it: {resume}",
+    )
 
 
 def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
@@ -183,7 +201,7 @@ def of_missing_standby(context: ReconcileContext, draft: StatusDraft, attempt: A
 def _of_refusal(pod: Object) -> Blocker | None:
     """A pod that the kubelet of its node does not take."""
     status = pod.get("status", {})
-    if pod_status.phase(pod) != "Failed" or status.get("reason") not in NEVER_RAN:
+    if pod_status.phase(pod) != "Failed" or not is_refused(pod):
         return None
     return Blocker(
         ConditionReason.PODS_REFUSED,
@@ -203,10 +221,9 @@ def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
             )
         if reason in ("CreateContainerConfigError", "CreateContainerError"):
             return _of_config(context, message)
-        if reason == "ContainerCreating":
-            blocker = _of_mounts(context, pod)
-            if blocker:
-                return blocker
+        # The same reasons stand while an image is pulled, which may take as long as it likes.
+        if reason in ("ContainerCreating", "PodInitializing") and pod_status.awaits_set_up(pod):
+            return _of_set_up(context, pod)
     return None
 
 
@@ -239,7 +256,7 @@ def _of_config(context: ReconcileContext, message: str) -> Blocker | None:
     )
 
 
-def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
+def _of_set_up(context: ReconcileContext, pod: Object) -> Blocker | None:
     script, claim = context.run.spec.training.any_script, context.run.spec.storage.claim
     if not _lasts(context, pod_status.scheduled_at(pod), MOUNT_PATIENCE_S):
         return None
@@ -249,13 +266,20 @@ def _of_mounts(context: ReconcileContext, pod: Object) -> Blocker | None:
             f"Pod {pod_status.name(pod)} waits for its volumes; check that claim {claim} is "
             f"ReadWriteMany and its server answers: kubectl describe pod names the error",
         )
-    if script is None or script.config_map is None:
+    namespace = context.run.metadata.namespace
+    if script is not None and script.config_map is not None:
+        return Blocker(
+            ConditionReason.SCRIPT_NOT_MOUNTED,
+            f"Pod {pod_status.name(pod)} waits for its volumes; check that ConfigMap "
+            f"{script.config_map} exists in namespace {namespace} and has key {script.file}",
+        )
+    if not _lasts(context, pod_status.scheduled_at(pod), SET_UP_PATIENCE_S):
         return None
     return Blocker(
-        ConditionReason.SCRIPT_NOT_MOUNTED,
-        f"Pod {pod_status.name(pod)} waits for its volumes; check that ConfigMap "
-        f"{script.config_map} exists in namespace "
-        f"{context.run.metadata.namespace} and has key {script.file}",
+        ConditionReason.POD_NOT_SET_UP,
+        f"Pod {pod_status.name(pod)} waits for its volumes or its network for over "
+        f"{round(SET_UP_PATIENCE_S)} s; kubectl describe pod {pod_status.name(pod)} -n {namespace} "
+        "names what is missing",
     )
 
 

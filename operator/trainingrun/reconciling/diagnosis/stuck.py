@@ -194,10 +194,13 @@ def hung_since(
     """
     if context.unknown("RayJob", "Pod"):
         return draft.bookkeeping.hung_since
+    pods = context.index(attempt.number).all
     hangs = (
         job_status(job) in NOT_SUBMITTED
         and context.progress(attempt.number) is None
         and context.every_pod_runs(draft, attempt.number)
+        # KubeRay submits once every pod is Ready, which the user's own containers may prevent.
+        and not any(pod_status.unready_containers(pod) is not None for pod in pods)
     )
     return (draft.bookkeeping.hung_since or written(context.now)) if hangs else None
 
@@ -222,6 +225,26 @@ def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | 
         f"Every pod ran for {round(deadline_s)} s and KubeRay submitted no driver; read the log "
         "of KubeRay's operator and of the head pod"
     )
+
+
+def unready_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
+    """Pods in which Ray is ready and the user's own containers are not, before the driver runs."""
+    job = context.job(attempt.number)
+    if job is None or job_status(job) not in NOT_SUBMITTED or context.progress(attempt.number):
+        return None
+    for pod in context.index(attempt.number).all:
+        containers, since = pod_status.unready_containers(pod), pod_status.changed_readiness(pod)
+        if containers is None or since is None or not pod_status.running(pod):
+            continue
+        if (context.now - since).total_seconds() < SILENT_S:
+            continue
+        what = f"container {containers[0]} of it is" if containers else "a readiness gate of it is"
+        return Blocker(
+            ConditionReason.POD_NOT_READY,
+            f"Pod {pod_status.name(pod)} runs and {what} not ready for over {round(SILENT_S)} s; "
+            "KubeRay submits the driver once every pod is ready: see its probe and log",
+        )
+    return None
 
 
 def silent_driver(context: ReconcileContext, attempt: Attempt) -> Blocker | None:

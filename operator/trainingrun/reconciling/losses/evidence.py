@@ -27,10 +27,13 @@ from ..bookkeeping import Bookkeeping
 from ..context import ReconcileContext
 from ..findings import Findings, StatusDraft
 from ..model import EventType, Object, RunEvent
-from ..texts import from_unix, written
+from ..texts import from_unix, short, written
 from . import signs
 from .counting import Losses
 from .signs import control_sign, describe
+
+WHY = 300
+"""Characters of what a kubelet says of an eviction."""
 
 _OF_A_PROCESS = (RecordKind.HANG, RecordKind.OUT_OF_MEMORY)
 """What ends a process in a pod that lives on."""
@@ -207,8 +210,9 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
     losses.adopt_record(uid, name, node)
     termination_message = pod_status.termination_message(pod)
     message = f"Pod {name} ended: {describe(reason, head=pod_status.is_head(pod))}"
-    if termination_message:
-        message += f" ({termination_message})"
+    why = termination_message or short(pod_status.eviction_message(pod), WHY)
+    if why:
+        message += f" ({why})"
     memory = reason is LossReason.OUT_OF_MEMORY
     spared = pod_status.is_head(pod) and not memory  # it has no worker's place
     losses.count_disruption(

@@ -41,10 +41,10 @@ not known, is back. Kubernetes marks a node NotReady 40 to 50 s after its last h
 NODE_GOING = frozenset({"Terminated", "Shutdown", "NodeShutdown", "Preempting"})
 """Pod status reasons of a kubelet that evicts pods or shuts down: not a sudden loss."""
 
-NEVER_RAN = frozenset(
-    {"NodeAffinity", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
-)
-"""Pod status reasons of a kubelet that refused the pod, often after its node was created anew."""
+_REFUSED = ("NodeAffinity", "UnexpectedAdmissionError", "OutOf")
+"""Begins of pod status reasons of a kubelet that refused the pod, often after its node has begun
+anew. `OutOf` is followed by the resource, such as nvidia.com/gpu (Kubernetes'
+pkg/kubelet/lifecycle/predicate.go)."""
 
 KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
@@ -95,7 +95,7 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
         return LossReason.NODE_LOST
     if status_reason == "Evicted":
         return LossReason.EVICTED
-    if status_reason in NEVER_RAN:
+    if is_refused(pod):
         return LossReason.INFRASTRUCTURE_ERROR
     if pod_status.terminating(pod) and not _died_before_deletion(pod, endings):
         return LossReason.PREEMPTED
@@ -109,6 +109,11 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
     # wrong there is in the driver's progress, never in a pod's exit code.
     return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
+
+
+def is_refused(pod: Object) -> bool:
+    """Whether the kubelet of its node has not taken it, so that nothing of it ran."""
+    return str(pod.get("status", {}).get("reason") or "").startswith(_REFUSED)
 
 
 def facts(pod: Object) -> FailureFacts:
