@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,11 @@ from support.binaries import skipping_unavailable
 # How long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile("trainingrun", deadline=None)
 hypothesis.settings.load_profile("trainingrun")
+
+
+# In the background of a script Ctrl-C is ignored, also by what the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
