@@ -39,3 +39,21 @@ def test_the_best_epoch_is_kept_also_where_its_evaluation_is_done_again(
     assert result.best_checkpoint_uri == run.bucket.uri(best.path)
     folders = {entry.key.split("/")[2] for entry in run.bucket.list("checkpoints")}
     assert folders == {m.path.rpartition("/")[2] for m in made}, "nothing was uploaded twice"
+
+
+def test_a_checkpoint_of_weights_that_were_not_evaluated_is_not_rated(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    run = Run(ray, tmp_path, "support.evaluated_epochs:train", {})
+    run.contract = run.contract.model_copy(
+        update={
+            "config": {"accuracies": ACCURACIES, "waits": False},
+            "checkpoints": ContractCheckpoints(keep=100, best_metric="accuracy", every_steps=2),
+        }
+    )
+    assert run.drive() == 0, run.log()
+    made = manifest.committed(run.bucket)
+    between = [m for m in made if m.step % STEPS]
+    assert between, "none was made in the middle of an epoch"
+    assert [m.metrics for m in between if "accuracy" in m.metrics] == []
+    assert made[-1].metrics["accuracy"] == ACCURACIES[-1]

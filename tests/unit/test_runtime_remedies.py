@@ -243,7 +243,14 @@ def writing_beyond_the_limit() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (now, most))
 
 
+def use_what_a_loop_sets() -> None:
+    for step in range(0):
+        loss = step
+    print(loss)
+
+
 MET = [
+    ("unbound-variable", use_what_a_loop_sets),
     ("open-files", opening_too_many_files),
     ("file-size", writing_beyond_the_limit),
     ("shared-memory", lambda: load(signal.SIGBUS)),

@@ -121,6 +121,14 @@ def test_the_seconds_left_follow_the_pace_of_this_group(accounting):
     assert accounting.document(1060.0).seconds_left == 70.0
 
 
+def test_the_seconds_left_do_not_follow_from_first_steps_that_compile():
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=0.0)
+    accounting.group_started(0.0, world_size=2, resumed_step=0)
+    for step, productive in ((1, 600.0), (3, 602.0), (43, 642.0)):
+        accounting.stepped(report(1, step, 0.0, productive, productive=productive))
+    assert accounting.document(642.0).seconds_left == 57.0
+
+
 def test_the_first_failure_stays(accounting):
     accounting.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
     accounting.failed(1062.0, Failure(kind="Infrastructure", message="actor died"))

@@ -404,6 +404,11 @@ REMEDIES: dict[str, Remedy] = {
         "correct the path, or mount what is there by volumes in workers.podTemplate: a pod has its "
         "image's files, those of training.code, and no others",
     ),
+    "unbound-variable": Remedy(
+        r"cannot access local variable|local variable '\w+' referenced before assignment",
+        "set it before the loop, or compute it after the loop: a resumed run may have no step left "
+        "in which the loop's body sets it",
+    ),
     "exit": Remedy(
         r"^SystemExit\b",
         "raise an error that says why, to fail; to end in order, return from the training "

@@ -29,6 +29,8 @@ from ..store.lease import LossHistory, LostDriver
 from ..store.loss_documents import LossDocument
 
 MAX_RECORDS = 100
+FIRST_STEPS = 3
+"""Of a group: they compile and fill caches, so that the time left does not follow from theirs."""
 MAX_LOSSES = 1000
 """Documents of losses that are kept until they are written."""
 
@@ -102,6 +104,7 @@ class TimeAccounting:
         self._last: StepReport | None = None
         self._last_done: float | None = None
         self._step = self._first_step = 0
+        self._paced_from: tuple[int, float] | None = None  # steps done, and seconds in them
         self._total: int | None = None
         self._metrics: dict[str, Any] = {}
         self._interval: float | None = None
@@ -175,7 +178,7 @@ class TimeAccounting:
         self._group_began = now
         if unmeasured:  # its function begins, and no step will be seen
             self._state = RunState.TRAINING
-        self._last = None
+        self._last = self._paced_from = None
         former_size = self._resized(now, world_size, resumed_step)
         self._step = self._first_step = resumed_step
         message = f"resumed from step {resumed_step}"
@@ -283,6 +286,8 @@ class TimeAccounting:
         self._last, self._last_done = report, report.done
         self._step, self._total, self._metrics = report.step, report.total, report.metrics
         self._interval = report.interval
+        if self._paced_from is None and report.step - self._first_step >= FIRST_STEPS:
+            self._paced_from = (report.step, report.productive)
         productive = self._resumed_productive + report.productive
         self._seconds = self._seconds.model_copy(update={"productive": productive})
         self._samples.append((report.step, productive))
@@ -452,8 +457,14 @@ class TimeAccounting:
         last = self._last
         if last is None or last.total is None or not last.productive:
             return None
-        done = last.step - self._first_step
-        return last.productive / done * (last.total - last.step) if done > 0 else None
+        step, productive = self._first_step, 0.0
+        paced = self._paced_from
+        if paced is not None and last.step > paced[0] and last.productive > paced[1]:
+            step, productive = paced
+        done = last.step - step
+        return (
+            (last.productive - productive) / done * (last.total - last.step) if done > 0 else None
+        )
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ray
@@ -43,7 +43,7 @@ class Saving:
         self._save_seconds = 0.0
         self._upload: CheckpointUpload | None = None
         self._staging = Staging()
-        self._tried = False
+        self._tried = self._warned = False
         self._kept_gradients = KeptGradients(context.objects.optimizers(), context.gradients)
 
     @property
@@ -133,6 +133,8 @@ class Saving:
         progress.note_stop(context.consensus.agreed())
         context.consensus.reset()
         position, files = progress.position, self._copied()
+        metrics = context.metrics_after(position.step)
+        self._warn_of_unsaved(progress.metrics.keys() - metrics.keys())
         # The run's table has what was reported before the checkpoint is committed.
         upload = CheckpointUpload(
             position.step,
@@ -145,7 +147,7 @@ class Saving:
         # It waits for the other ranks. One may be lost then, for which this one saves the step: not
         # while it has a reference to the state, which would be an alias.
         ray.train.report(
-            {**progress.rating, **progress.metrics},
+            {**progress.rating, **metrics},
             checkpoint=Checkpoint.from_directory(upload.folder),
             checkpoint_dir_name=f"step-{position.step:010d}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
@@ -157,6 +159,19 @@ class Saving:
         self.interval.cost.saved(self._saved_at - began)
         self._kept_gradients.watch()
         return upload
+
+    def _warn_of_unsaved(self, left_out: Collection[str]) -> None:
+        """Say once that checkpoints are compared by what was reported for none of them."""
+        step = self._context.progress.metrics_step
+        without = self.saved is None or self.saved.step != step
+        if left_out and without and not self._warned and self._context.worker.rank == 0:
+            log.warning(
+                "%s was reported after step %d, of which there is no checkpoint that it could "
+                "rate; call session.save() where it is reported",
+                ", ".join(sorted(left_out)),
+                step,
+            )
+            self._warned = True
 
     def _copied(self) -> dict[str, Any]:
         """This rank's files of a checkpoint of this step, copied."""

@@ -13,6 +13,7 @@ checkpoint of its last step is.
 """
 
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -166,17 +167,20 @@ class Session:
     def report(self, **metrics: float) -> None:
         """Metrics of this step; rank 0's are shown, and kept with the step's checkpoint.
 
+        A later checkpoint has them too, but for the metric of `checkpoints.best`: that of former
+        weights would be taken for its own.
+
         Rank 0's are in the run's table too, see `trainingrun_runtime.results`.
         Between two loops, as after an evaluation, they are of the last step: its checkpoint gets
         them too where it was made before, without another upload.
         """
-        progress = self._progress
-        progress.metrics = self._printable(metrics)
-        self._rate(progress.metrics)
+        progress, new = self._progress, self._printable(metrics)
         done = self.step + progress.loops.in_step
-        self.reports.record(done, progress.metrics)
+        progress.report(done, new)
+        self._rate(new)
+        self.reports.record(done, new)
         if self._context.reporter is not None:
-            self._context.reporter.rate(done, progress.metrics)
+            self._context.reporter.rate(done, new)
         self._add_to_checkpoint(progress.metrics)
 
     def finish(self, **metrics: Any) -> None:
@@ -223,7 +227,8 @@ class Session:
             position = replace(progress.position, step=progress.step + 1)
             under_way = self._context.consensus.under_way()
             self.noted_steps.look(step_s=0.0)  # the step's seconds count at its end
-            self.noted_steps.note(position, progress.metrics, under_way, compared=False)
+            metrics = self._context.metrics_after(position.step)
+            self.noted_steps.note(position, metrics, under_way, compared=False)
 
     def allow_pause(self, seconds: float) -> None:
         """For so many seconds it is no hang that no rank does a step; one rank is enough.
@@ -243,7 +248,7 @@ class Session:
         epoch that was under way; what comes after its steps, such as an evaluation, is done again.
         """
         self._requests.raise_exit()
-        self._epochs = total
+        self._epochs = total = _whole_number(total, "epochs")
         try:
             while self.epoch < total and not self.stopped:
                 # Also where the epoch was begun before: its body draws the same order again.
@@ -275,8 +280,10 @@ class Session:
             Preempted, Resized, Suspended: a checkpoint was made and this worker group ends; let it
                 through.
             ValueError: the same total was reached before: it is not counted from the first step.
+                Or it is no whole number.
         """
         self._requests.raise_exit()
+        total = _whole_number(total, "steps")
         self._leave_loop()
         progress = self._progress
         end = progress.epoch_began + total if self._epochs is not None else total
@@ -395,12 +402,15 @@ class Session:
         self._requests.raise_exit()
         self._leave_loop()
         self._requests.agree(Place.DONE)
-        self._progress.metrics = self._printable({**self._progress.metrics, **self._final_metrics})
+        progress = self._progress
+        result = self._printable({**progress.metrics, **self._final_metrics})
+        last = {**self._context.metrics_after(self.step), **self._final_metrics}
+        progress.metrics, progress.metrics_step = self._printable(last), self.step
         self._saving.save(wait=True)
         self._saving.wait_for_commit()
         if self._context.reporter is not None:
             self._context.reporter.close()
-            ray.get(self._context.worker.coordinator.finished.remote(self._progress.metrics))
+            ray.get(self._context.worker.coordinator.finished.remote(result))
 
     def _printable(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return printable_metrics(metrics, self._context.worker.needed_metrics)
@@ -467,7 +477,8 @@ class Session:
         agreed = self._requests.after_step(state)
         # Before a checkpoint, which takes longer and may be cut off.
         under_way = self._context.consensus.under_way()
-        self.noted_steps.note(progress.position, progress.metrics, under_way)
+        metrics = self._context.metrics_after(self.step)
+        self.noted_steps.note(progress.position, metrics, under_way)
         save = saving.interval.is_due_after(self.step)
         if self._save_after == "step":
             self._save_after, save = None, True
@@ -507,3 +518,19 @@ class Session:
             progress.stop_at = min(progress.stop_at, self.step)
         self._requests.execute(agreed)
         progress.stalled += time.monotonic() - started
+
+
+def _whole_number(total: Any, of: str) -> int:
+    """The length of a loop; a float that is one counts, as of a quotient.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        whole = isinstance(total, float) and total.is_integer()
+        return int(total) if whole else operator.index(total)
+    except TypeError:
+        raise ValueError(
+            f"session.{of}({total}) is no whole number of {of}; round it, or where the length is "
+            f"not known write session.{of}(2**31) and call session.stop()"
+        ) from None

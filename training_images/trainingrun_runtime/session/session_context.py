@@ -1,6 +1,6 @@
 """What the parts of a session share: its objects, how far the training is, and how ranks agree."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,10 @@ class SessionContext:
     """What this rank has reported."""
     reporter: StepReporter | None
     """On rank 0: tells the coordinator of steps, and has its command."""
+
+    def metrics_after(self, step: int) -> dict[str, Any]:
+        """What a checkpoint made after that step has of this rank's metrics."""
+        return self.progress.metrics_after(step, self.worker.needed_metrics)
 
     def can_grow(self) -> bool:
         """Whether all loaders have enough samples left in their epochs; the same on all ranks."""
@@ -166,12 +170,31 @@ class ProgressState:
         """Those of the epoch under way."""
         self.metrics: dict[str, Any] = {}
         """This rank's, as reported last."""
+        self.metrics_step = self.step
+        """Steps done, by the time that the last ones were reported, with the one under way."""
         self.rating: dict[str, Any] = {}
         """In a trial of a sweep: the metric by which it is compared, as reported last."""
         self.productive = 0.0
         """Seconds in steps."""
         self.stalled = 0.0
         """Seconds between steps in which checkpoints were made and the ranks agreed."""
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Metrics of this rank after that step; those of one step are kept together."""
+        same = self.metrics if step == self.metrics_step else {}
+        self.metrics, self.metrics_step = {**same, **metrics}, step
+
+    def metrics_after(self, step: int, of_one_step: Collection[str]) -> dict[str, Any]:
+        """What a checkpoint made after that step has of them.
+
+        Args:
+            step: steps done.
+            of_one_step: metrics by which checkpoints are compared: those of other weights say
+                nothing about these.
+        """
+        if step == self.metrics_step:
+            return self.metrics
+        return {name: value for name, value in self.metrics.items() if name not in of_one_step}
 
     @property
     def stopped(self) -> bool:
