@@ -130,6 +130,22 @@ CASES = {
         OF_RUN,
         f"{DIGITS} has made no checkpoint for 2h 30m 0s.",
     ),
+    "does no step as no node is there": Case(
+        "TrainingRunStandsStill",
+        "150m",
+        run_series(phase="Recovering", step="100x200") | condition("Waiting", "Unschedulable"),
+    ),
+    "makes no checkpoint as no node is there": Case(
+        "TrainingRunCheckpointOld",
+        "3h",
+        run_series(phase="Recovering", start_time_seconds="60x200")
+        | condition("Waiting", "Unschedulable"),
+    ),
+    "trains after a wait of eight hours": Case(
+        "TrainingRunGoodputLow",
+        "90m",
+        run_series(seconds="0x60 28800+60x140", productive_seconds="0x60 0+60x140"),
+    ),
     "makes a checkpoint every two hours": Case(
         "TrainingRunCheckpointOld",
         "200m",

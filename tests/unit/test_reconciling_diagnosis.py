@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, pods
+from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, at, pods
 from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply, Delete
@@ -123,6 +123,36 @@ def test_what_is_wrong_is_said_and_the_attempt_goes_on(
     assert [word for word in expected if word not in found.message] == []
     assert plan.status.attempts[-1].outcome == "Running"
     assert plan.status.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("ErrImagePull", 'failed to pull image "a": 429 Too Many Requests'),
+        ("ErrImagePull", "failed to do request: net/http: TLS handshake timeout"),
+        ("ImagePullBackOff", 'Back-off pulling image "a": ErrImagePull: pull QPS exceeded'),
+        ("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the c"),
+        ("CreateContainerError", "context deadline exceeded"),
+    ],
+)
+def test_what_a_kubelet_tries_again_by_itself_is_stalled_only_where_it_goes_on(
+    reason: str, message: str
+) -> None:
+    seen = begun({}, a_head(waiting=(reason, message), set_up=True))
+    assert in_the_way(reconcile(seen, 60)).status == "False"
+    assert in_the_way(reconcile(seen, 130)).status == "True"
+
+
+def test_while_pods_start_the_status_says_which_are_ready_and_which_pull() -> None:
+    pulls = a_pod("worker-1", waiting=("ContainerCreating", ""), set_up=True)
+    pulls["status"]["conditions"][-1]["lastTransitionTime"] = at(7)
+    seen = begun({}, a_head(ready=True, ready_at=5), pulls)
+    assert condition(reconcile(seen, 900), "Ready").message == (
+        f"1 of 3 pods are ready; pod worker-1 pulls its image since {at(7)}"
+    )
+    works = {"name": "wait", "state": {"running": {}}, "ready": False}
+    pulls["status"]["initContainerStatuses"] = [works]
+    assert condition(reconcile(seen, 900), "Ready").message == "1 of 3 pods are ready"
 
 
 def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods
+from support.builders import a_head, a_pod, a_progress, a_ray_job, a_run, pods, unix
 from support.reconciled import (
     a_polled_run,
     a_training_run,
@@ -53,9 +53,25 @@ def test_phase_suspended_is_said_only_once_every_pod_is_gone(training: Observed)
 
 
 def test_a_runtime_that_does_not_answer_is_ended_after_two_minutes(training: Observed) -> None:
+    silent = replace(then(wanting(training, suspend=True), 60), progress_failing_s=100.0)
+    assert reconcile(silent, 179).status.attempts[-1].outcome == "Running"
+    assert reconcile(silent, 180).status.attempts[-1].outcome == "Suspended"
+
+
+def test_a_driver_that_still_answers_may_save_for_half_an_hour_and_its_failure_is_told(
+    training: Observed,
+) -> None:
+    """A state of 10 GB per rank takes minutes to upload, and a step may take as long."""
     asked = then(wanting(training, suspend=True), 60)
-    assert reconcile(asked, 179).status.attempts[-1].outcome == "Running"
-    assert reconcile(asked, 180).status.attempts[-1].outcome == "Suspended"
+    saves = replace(asked, progress=a_progress(time=unix(59)), progress_age_s=1.0)
+    assert reconcile(saves, 1859).status.attempts[-1].outcome == "Running"
+    ended = reconcile(saves, 1860)
+    assert ended.status.attempts[-1].outcome == "Suspended"
+    (event,) = [event for event in ended.events if event.type == "Warning"]
+    assert "Suspended without a last checkpoint: none was made within 1800 s" in event.message
+    away = a_progress(time=unix(59), storage_error="The bucket does not answer")
+    late = reconcile(replace(saves, progress=away), 180)
+    assert late.status.attempts[-1].outcome == "Suspended", "it can save nothing"
 
 
 def test_a_driver_that_has_not_spoken_has_nothing_to_save(training: Observed) -> None:

@@ -72,6 +72,14 @@ def test_a_driver_that_reports_nothing_while_its_head_answers_is_shown_too(
     assert "digits-1-head" in stalled.message
 
 
+def test_a_head_that_waited_long_for_its_workers_is_no_silent_driver(training: Observed) -> None:
+    """KubeRay submits the driver once the last pod is ready."""
+    late = replace(training, pods=(HEAD, a_pod("worker-1", ready=True, ready_at=8900), TWO))
+    seen = replace(late, progress_polled_s=8000.0)
+    assert in_the_way(reconcile(seen, 9000)).status == "False"
+    assert in_the_way(reconcile(seen, 9501)).reason == "DriverSilent"
+
+
 @pytest.mark.parametrize(
     "reported", [pytest.param("", id="no status"), pytest.param("PENDING", id="pending")]
 )

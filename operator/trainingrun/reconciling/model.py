@@ -354,7 +354,8 @@ class ReconcileSettings:
     """An attempt whose pods all run but whose driver reports nothing for so long is lost. KubeRay
     gives up on an unreachable dashboard after 300 s, without retry."""
     suspend_deadline_s: float = 120.0
-    """How long the runtime may take to checkpoint before a suspended run's pods are freed."""
+    """How long the runtime may take to checkpoint before a suspended run's pods are freed, where
+    its driver or its bucket does not answer; else see `lifetime.LONGEST_SAVE_S`."""
     final_progress_s: float = 30.0
     """How long the driver's last document is awaited after its RayJob has ended."""
     terminating_late_s: float = 10.0

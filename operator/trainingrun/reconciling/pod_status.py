@@ -18,6 +18,10 @@ MOST_CHARACTERS = 200
 """Of a container's termination message."""
 
 
+CREATING = frozenset({"ContainerCreating", "PodInitializing"})
+"""Reasons of containers that wait for volumes, the network, init containers or their image."""
+
+
 def uid(item: Object) -> str:
     """UID of any object."""
     return str(item["metadata"].get("uid", ""))
@@ -253,6 +257,23 @@ def awaits_set_up(pod: Object) -> bool:
     """
     set_up = condition(pod, "PodReadyToStartContainers")
     return set_up is not None and set_up.get("status") == "False"
+
+
+def pulls_since(pod: Object) -> datetime | None:
+    """Since when its volumes and network are there and the image of its next container is not;
+    None: that is not so, or not known.
+    """
+    set_up = condition(pod, "PodReadyToStartContainers")
+    if set_up is None or set_up.get("status") != "True" or not set_up.get("lastTransitionTime"):
+        return None
+    for status in container_statuses(pod):
+        state = status.get("state") or {}
+        if state.get("waiting"):
+            creating = state["waiting"].get("reason") in CREATING
+            return parsed(set_up["lastTransitionTime"]) if creating else None
+        if not state.get("terminated") and not status.get("ready"):
+            return None  # an init container runs
+    return None
 
 
 def _ending(container: Object) -> Object | None:

@@ -16,6 +16,9 @@ from ..model import Delete, Ref, RequestSuspend, RunEvent
 from ..status import cost, goodput, progress_status
 from ..texts import seconds_since, written
 
+LONGEST_SAVE_S = 1800.0
+"""How long a suspended run may save while its driver answers and its bucket does too."""
+
 DEFAULTS_S = 30.0
 """Between two reads of the defaults of a run that cannot begin without others."""
 
@@ -75,13 +78,14 @@ def request_suspension(context: ReconcileContext, draft: StatusDraft, attempt: A
         # No driver has reported, so nothing was trained that a checkpoint could keep.
         return Findings(end=_end("Suspended before the driver had anything to save"))
     requested = draft.bookkeeping.suspend_asked or written(context.now)
-    late = seconds_since(requested, context.now) >= context.settings.suspend_deadline_s
-    if late and context.can_be_empty:
+    within_s = context.settings.suspend_deadline_s
+    progress = context.live_progress(attempt.number)
+    if context.driver_answers(attempt.number) and progress and progress.storage_error is None:
+        within_s = max(within_s, LONGEST_SAVE_S)  # a step or an upload may take that long
+    if seconds_since(requested, context.now) >= within_s and context.can_be_empty:
+        message = f"Suspended without a last checkpoint: none was made within {round(within_s)} s"
         return Findings(
-            end=_end(
-                "Suspended without a last checkpoint: the runtime made none within "
-                f"{round(context.settings.suspend_deadline_s)} s"
-            )
+            end=_end(message), events=(RunEvent("Warning", EventReason.SUSPENDING, message),)
         )
     action = RequestSuspend(attempt.number)
     if draft.bookkeeping.suspend_asked is not None:

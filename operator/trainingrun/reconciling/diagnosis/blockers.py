@@ -4,6 +4,7 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 
 from trainingrun_protocol.progress import Progress, RunState
@@ -24,6 +25,17 @@ missing only in events."""
 
 SET_UP_PATIENCE_S = 60.0
 """The same where no volume of the run's own is known: to attach a disk takes a while."""
+
+RETRY_PATIENCE_S = 120.0
+"""How long after a pod got its node a kubelet may fail for a moment: it tries again by itself."""
+
+_NETWORK = ("timeout", "timed out", "deadline exceeded", "connection re", "eof", "temporary")
+_MAY_PASS: Mapping[bool, tuple[str, ...]] = {
+    True: (*_NETWORK, "too many requests", "toomanyrequests", "qps exceeded", "unavailable"),
+    False: (*_NETWORK, "failed to sync"),
+}
+"""What a kubelet says, in lower case, of a pull that fails (True) or of a container that it cannot
+create, where its next try may succeed."""
 
 SCHEDULER_PATIENCE_S = 60.0
 """How long a pod may wait for its scheduler's first word before the status reports it."""
@@ -212,6 +224,9 @@ def _of_refusal(pod: Object) -> Blocker | None:
 
 def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
     for reason, message in pod_status.waiting(pod):
+        passes = any(word in message.lower() for word in _MAY_PASS[reason in IMAGE_REASONS])
+        if passes and not _lasts(context, pod_status.scheduled_at(pod), RETRY_PATIENCE_S):
+            continue
         if reason in IMAGE_REASONS:
             image = context.run.spec.image or context.render.image
             return Blocker(
@@ -222,7 +237,7 @@ def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
         if reason in ("CreateContainerConfigError", "CreateContainerError"):
             return _of_config(context, message)
         # The same reasons stand while an image is pulled, which may take as long as it likes.
-        if reason in ("ContainerCreating", "PodInitializing") and pod_status.awaits_set_up(pod):
+        if reason in pod_status.CREATING and pod_status.awaits_set_up(pod):
             return _of_set_up(context, pod)
     return None
 

@@ -262,8 +262,15 @@ def silent_driver(context: ReconcileContext, attempt: Attempt) -> Blocker | None
             f"job RUNNING: {why}; nothing is ended for that. Let the operator reach port 8484 of "
             "the head pod (NetworkPolicy, service mesh), with the token of the run's own Secret",
         )
-    unreported = context.progress(attempt.number) is None and polled_s is not None
-    if unreported and runs and (polled_s or 0.0) >= context.settings.startup_deadline_s:
+    if context.progress(attempt.number) is not None or polled_s is None or not runs:
+        return None
+    # The head may have answered for long before KubeRay could submit the driver: not before the
+    # last pod was ready.
+    ready_at = filter(None, map(pod_status.ready_since, context.index(attempt.number).all))
+    since = max(ready_at, default=None)
+    if since is not None:
+        polled_s = min(polled_s, (context.now - since).total_seconds())
+    if polled_s >= context.settings.startup_deadline_s:
         return Blocker(
             ConditionReason.DRIVER_SILENT,
             f"The driver has reported nothing for {round(context.settings.startup_deadline_s)} s, "

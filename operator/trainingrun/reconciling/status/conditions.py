@@ -224,7 +224,26 @@ def _ready(
     until = draft.status.next_attempt_time
     waits = draft.status.running_attempt is None and draft.bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
-    return NewCondition(kind, "False", ConditionReason.NOT_TRAINING, message)
+    return NewCondition(
+        kind, "False", ConditionReason.NOT_TRAINING, message or _missing_pods(context, draft)
+    )
+
+
+def _missing_pods(context: ReconcileContext, draft: StatusDraft) -> str:
+    """How many pods of the attempt are ready, and one whose image is pulled; "": all are."""
+    if draft.status.running_attempt is None:
+        return ""
+    number = draft.status.attempts[-1].number
+    index, head = context.index(number), context.head(number)
+    ready = len(index.ready_workers) + (head is not None and pod_status.ready(head))
+    asked = context.asked_pods(draft, number)
+    if not index.all or ready >= asked:
+        return ""
+    message = f"{ready} of {asked} pods are ready"
+    for pod in index.unwell:
+        if since := pod_status.pulls_since(pod):
+            return f"{message}; pod {pod_status.name(pod)} pulls its image since {written(since)}"
+    return message
 
 
 def _suspended(context: ReconcileContext, draft: StatusDraft) -> NewCondition:
