@@ -34,10 +34,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     yield from _a_server(tmp_path_factory.mktemp("s3"))
 
 
+@pytest.fixture(scope="session")
+def claim(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The variable's value that says where claim `runs` is mounted."""
+    folder = tmp_path_factory.mktemp("claim")
+    (folder / "lost+found").mkdir()
+    return f"runs={folder}"
+
+
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """A Ray of two workers with the S3 server's credentials, one for all tests of a module."""
-    with two_workers(tmp_path_factory.mktemp("ray"), **CREDENTIALS) as cluster:
+def ray(tmp_path_factory: pytest.TempPathFactory, claim: str) -> Iterator[LocalRay]:
+    """A Ray of two workers with the S3 server's credentials and the claim, one for all tests of a
+    module."""
+    variables = {**CREDENTIALS, CLAIM_FOLDERS_ENV: claim}
+    with two_workers(tmp_path_factory.mktemp("ray"), **variables) as cluster:
         yield cluster
 
 
@@ -55,9 +65,8 @@ def bucket(
 ) -> Bucket:
     """An empty run folder: every promise about it holds for S3, claim and local folder alike."""
     if request.param == "pvc":
-        (tmp_path / "claim" / "lost+found").mkdir(parents=True)
-        monkeypatch.setenv(CLAIM_FOLDERS_ENV, f"runs={tmp_path}/claim")
-        return Bucket.open("pvc://runs/team/digits")
+        monkeypatch.setenv(CLAIM_FOLDERS_ENV, request.getfixturevalue("claim"))
+        return Bucket.open(f"pvc://runs/team/digits-{next(_names)}")
     if request.param == "file":
         return Bucket.open(f"file://{tmp_path}/runs/digits")
     server: S3Server = request.getfixturevalue("s3")
