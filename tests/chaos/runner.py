@@ -8,11 +8,10 @@ from typing import Any
 from e2e.cluster import TestCluster
 from e2e.diagnosing import keep_evidence
 from e2e.kube import wait_for
-from e2e.long_run import BEFORE_S, SECONDS_PER_STEP, LongRun
+from e2e.long_run import BEFORE_S, SECONDS_PER_STEP, LongRun, since_checkpoint
 from e2e.outages import Outage
 from e2e.report import gaps_in_numbers, seconds_without_training, steps_lost
 from e2e.runs import (
-    CHECKPOINT_SECONDS,
     STEP_SECONDS,
     TOTAL_STEPS,
     WORKERS,
@@ -32,9 +31,6 @@ ROOM = 100
 """Steps that a run still has to do when a scenario begins: the longest takes fewer."""
 TO_ITS_END_S = 300.0
 """In which a run that is no longer disturbed does the rest of its steps."""
-LOST_PER_LOSS = int(2 * CHECKPOINT_SECONDS / SECONDS_PER_STEP) + 1
-"""Steps that one loss may cost: an interval between checkpoints, and another one while its
-checkpoint is uploaded."""
 
 
 def spec() -> dict[str, Any]:
@@ -128,7 +124,8 @@ class Disturber:
             )
         if outcome.lost is not None:
             losses = 2 if scenario.phase is Phase.RECOVERING else 1
-            most = losses * LOST_PER_LOSS + int(scenario.lasts_s / SECONDS_PER_STEP)
+            meanwhile = int(scenario.lasts_s / SECONDS_PER_STEP)
+            most = losses * since_checkpoint(SECONDS_PER_STEP) + meanwhile
             assert outcome.lost <= most, f"{outcome.lost} steps were done twice, at most {most} may"
 
     # The phases

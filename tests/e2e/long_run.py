@@ -22,6 +22,12 @@ BETWEEN_S = 8.0
 """Seconds of training between two losses: time for a checkpoint, so that each loss has its own."""
 
 
+def since_checkpoint(seconds_per_step: float) -> int:
+    """Steps that a loss may cost which goes back to the last checkpoint: an interval, and another
+    one while its checkpoint is uploaded."""
+    return int(2 * CHECKPOINT_SECONDS / seconds_per_step) + 1
+
+
 class LongRun:
     """The run, and a row for each outage so far."""
 
@@ -32,9 +38,8 @@ class LongRun:
 
     @property
     def since_checkpoint(self) -> int:
-        """Steps that a loss may cost which goes back to the last checkpoint: an interval, and
-        another one while its checkpoint is uploaded."""
-        return int(2 * CHECKPOINT_SECONDS / self._seconds_per_step) + 1
+        """See the function."""
+        return since_checkpoint(self._seconds_per_step)
 
     def start(self, spec: Mapping[str, Any]) -> None:
         """Apply it and wait until it trains and has a checkpoint."""

@@ -428,15 +428,12 @@ def _add_notice(env: list[Any], spec: Mapping[str, Any]) -> None:
 def _add_import_folder(env: list[Any], folder: str) -> None:
     """In front of the user's own $PYTHONPATH, as Python puts a script's folder."""
     own: list[dict[str, Any]] = []
-    place = len(env)
-    for at, variable in enumerate(env):
-        if isinstance(variable, Mapping) and variable.get("name") == "PYTHONPATH":
-            place = at
-            if "valueFrom" in variable:
-                own = [{**variable, "name": _USERS_PATH}]
-                folder = f"{folder}:$({_USERS_PATH})"
-            else:
-                folder = ":".join(filter(None, (folder, variable.get("value"))))
-            break
+    named = (isinstance(each, Mapping) and each.get("name") == "PYTHONPATH" for each in env)
+    place = next((at for at, found in enumerate(named) if found), len(env))
+    if place < len(env) and "valueFrom" in env[place]:
+        own = [{**env[place], "name": _USERS_PATH}]
+        folder = f"{folder}:$({_USERS_PATH})"
+    elif place < len(env):
+        folder = ":".join(filter(None, (folder, env[place].get("value"))))
     # At its place: a variable behind it may name it.
     env[place : place + 1] = [*own, {"name": "PYTHONPATH", "value": folder}]

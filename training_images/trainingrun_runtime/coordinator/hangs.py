@@ -10,7 +10,7 @@ from trainingrun_protocol.contract import BUSY_AUTO_S, ContractHang
 from trainingrun_protocol.progress import Hang
 
 from ..progress.rank_measures import Quiet
-from ..progress.time_accounting import StepReport
+from ..progress.time_accounting import FIRST_STEPS, StepReport
 
 SHORTEST_AUTO_S = 300.0
 SHORTEST_IDLE_S = 25.0
@@ -18,8 +18,6 @@ SHORTEST_IDLE_S = 25.0
 may be late."""
 LONGEST_STEPS = 10
 """`auto`: so many times the longest of the last steps."""
-FIRST_STEPS = 3
-"""Steps of a worker group in which code may be compiled."""
 TICK_S = 1.0
 GAP_S = 10.0
 """A longer wait between two ticks means that this process itself did not run."""

@@ -30,7 +30,7 @@ from ..store.loss_documents import LossDocument
 
 MAX_RECORDS = 100
 FIRST_STEPS = 3
-"""Of a group: they compile and fill caches, so that the time left does not follow from theirs."""
+"""Of a worker group: code may be compiled in them, so their time says little of others."""
 MAX_LOSSES = 1000
 """Documents of losses that are kept until they are written."""
 
@@ -462,9 +462,9 @@ class TimeAccounting:
         if paced is not None and last.step > paced[0] and last.productive > paced[1]:
             step, productive = paced
         done = last.step - step
-        return (
-            (last.productive - productive) / done * (last.total - last.step) if done > 0 else None
-        )
+        if done <= 0:
+            return None
+        return (last.productive - productive) / done * (last.total - last.step)
 
     def document(self, now: float, lost_nodes: Sequence[str] = ()) -> Progress:
         """All of it, as the operator reads it."""
