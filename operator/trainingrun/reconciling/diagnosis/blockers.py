@@ -4,7 +4,6 @@ None of this ends an attempt or uses up a budget: once the cause is corrected, t
 """
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 
 from trainingrun_protocol.progress import Progress, RunState
@@ -30,12 +29,17 @@ RETRY_PATIENCE_S = 120.0
 """How long after a pod got its node a kubelet may fail for a moment: it tries again by itself."""
 
 _NETWORK = ("timeout", "timed out", "deadline exceeded", "connection re", "eof", "temporary")
-_MAY_PASS: Mapping[bool, tuple[str, ...]] = {
-    True: (*_NETWORK, "too many requests", "toomanyrequests", "qps exceeded", "unavailable"),
-    False: (*_NETWORK, "failed to sync"),
-}
-"""What a kubelet says, in lower case, of a pull that fails (True) or of a container that it cannot
-create, where its next try may succeed."""
+_PULL_MAY_PASS = (
+    *_NETWORK,
+    "too many requests",
+    "toomanyrequests",
+    "qps exceeded",
+    "unavailable",
+)
+"""What a kubelet says, in lower case, of a pull that fails and whose next try may succeed."""
+
+_CREATION_MAY_PASS = (*_NETWORK, "failed to sync")
+"""The same of a container that it cannot create."""
 
 SCHEDULER_PATIENCE_S = 60.0
 """How long a pod may wait for its scheduler's first word before the status reports it."""
@@ -224,7 +228,8 @@ def _of_refusal(pod: Object) -> Blocker | None:
 
 def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
     for reason, message in pod_status.waiting(pod):
-        passes = any(word in message.lower() for word in _MAY_PASS[reason in IMAGE_REASONS])
+        words = _PULL_MAY_PASS if reason in IMAGE_REASONS else _CREATION_MAY_PASS
+        passes = any(word in message.lower() for word in words)
         if passes and not _lasts(context, pod_status.scheduled_at(pod), RETRY_PATIENCE_S):
             continue
         if reason in IMAGE_REASONS:
