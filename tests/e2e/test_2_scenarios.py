@@ -149,31 +149,29 @@ def test_the_disturbed_run_ends_as_if_nothing_had_happened(
     assert counted == {"preemptions": 2, "workerFailures": 1, "hangs": 1, "headLosses": 1}
 
 
-def test_spot_node_killed(
-    operated: TestCluster, reference: Callable[[], str], rows: list[Row], tmp_path: Path
-):
-    run = Run(operated, operated.kubectl, "spot-node-killed")
-    spec = specification()
+def test_spot_node_killed(scenario: Scenario, tmp_path: Path):
+    run, spec = scenario.run, scenario.spec
+    nodes = run.cluster
     spec["workers"] |= {"capacity": {"type": "PreferSpot"}, "placement": "Spread"}
     spec["podTemplate"] = {"spec": {"topologySpreadConstraints": [ONE_WORKER_PER_NODE]}}
     long = LongRun(run, PACE_S)
     long.start(spec)
     workers = run.workers()
-    assert set(workers.values()) == {operated.spot_node, operated.on_demand_node}
+    assert set(workers.values()) == {nodes.spot_node, nodes.on_demand_node}
 
     def kill() -> None:
         long.between_steps()
-        operated.kill_node(operated.spot_node)
+        nodes.kill_node(nodes.spot_node)
 
     try:
         loss = long.loses("(e) spot node docker kill", "NodeLost", kill, target=45)
-        status = long.ends_like(reference, rows)
+        status = long.ends_like(scenario.reference, scenario.rows)
     finally:
-        operated.start_node(operated.spot_node)
+        nodes.start_node(nodes.spot_node)
 
     assert status["disruptions"]["nodeLosses"] == 1
-    assert (loss["node"], loss["capacity"]) == (operated.spot_node, "Spot")
-    (lost,) = [pod for pod, node in workers.items() if node == operated.spot_node]
+    assert (loss["node"], loss["capacity"]) == (nodes.spot_node, "Spot")
+    (lost,) = [pod for pod, node in workers.items() if node == nodes.spot_node]
     assert loss["pods"] == [lost]
     assert loss["lostSteps"] == 0
     assert 0 < loss["lostSeconds"] <= 60
@@ -182,13 +180,12 @@ def test_spot_node_killed(
     assert abs(sum(causes.values()) - status["cost"]["totalSeconds"]) < 0.1
     assert causes["training"] > 0
     run.wait_until_freed()
-    assert f"NodeLost {lost} on node {operated.spot_node} (Spot" in trainingrun(
+    assert f"NodeLost {lost} on node {nodes.spot_node} (Spot" in trainingrun(
         run.kubectl, "cost", run.name
     )
     page = tmp_path / "page.html"
     with_bucket(run.kubectl, tmp_path, "report", run.name, "--html", f"--to={page}")
-    assert {"NodeLost", lost, operated.spot_node} <= set(re.findall(r"[\w-]+", page.read_text()))
-    run.remove()
+    assert {"NodeLost", lost, nodes.spot_node} <= set(re.findall(r"[\w-]+", page.read_text()))
 
 
 def test_nothing_is_left_when_runs_are_deleted(disturbed: LongRun):
