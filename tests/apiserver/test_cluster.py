@@ -1,9 +1,8 @@
 """The cluster as the operator sees it, against a real API server."""
 
-import asyncio
-import os
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from support.operators import RAY_API, Proxy, a_ray_job, a_run, eventually, owned_by, watching
@@ -234,12 +233,17 @@ async def test_what_happened_while_the_api_server_was_away_is_made_up_for(apiser
 
 async def test_watches_that_end_leave_no_socket_open(apiserver, namespace):
     """One that does is closed by nobody, and warns in whatever runs then."""
-    before = len(os.listdir("/dev/fd"))
-    async with watching(apiserver, namespace):
-        assert len(os.listdir("/dev/fd")) > before
-    async with asyncio.timeout(5):  # a request that was under way is answered to its end
-        while len(os.listdir("/dev/fd")) > before:  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.05)
+    proxy = Proxy(urlsplit(apiserver.url).port)  # nobody else connects to its port
+    await proxy.up()
+
+    def open_sockets() -> int:
+        connections = psutil.Process().net_connections("tcp")
+        return sum(bool(found.raddr) and found.raddr.port == proxy.port for found in connections)
+
+    async with watching(apiserver, namespace, port=proxy.port):
+        assert open_sockets() > 0
+    await eventually(lambda: open_sockets() == 0)  # a request under way is answered to its end
+    await proxy.down()
 
 
 async def test_events_are_about_the_run(apiserver, namespace):
