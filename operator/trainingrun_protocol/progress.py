@@ -156,7 +156,7 @@ class Seconds(Wire):
     """Where this driver's time went, in seconds."""
 
     productive: Duration = 0
-    """In steps that counted."""
+    """In steps that counted, and after them between loops, as in evaluations."""
     startup: Duration = 0
     """From the driver's start to its first step."""
     lost_work: Duration = 0

@@ -59,6 +59,16 @@ def test_it_ends_alike_when_interrupted_in_mid_loop(
     }
 
 
+def test_evaluations_between_loops_and_after_the_last_one_are_time_of_training(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    config = {"accuracies": [0.1, 0.2], "evaluation_seconds": 2.0, "waits": False}
+    run = Run(ray, tmp_path, "support.evaluated_epochs:train", config)
+    assert run.drive() == 0, run.log()
+    assert 4.0 <= run.progress().seconds.productive < 6.0
+    assert run.progress().seconds.recovery == 0
+
+
 def test_each_checkpoint_is_the_state_of_its_step_and_the_last_one_that_of_the_end(
     a_run: Callable[..., Run],
 ) -> None:

@@ -21,7 +21,7 @@ STEPS = 5
 def train(config: dict[str, Any]) -> None:
     """Keys of the config: `accuracies` of the epochs; `bucket`, the run's folder; `dies_in`, the
     epoch in whose evaluation rank 0 is killed once, which leaves the file `died`; `waits`: whether
-    each epoch waits for the checkpoint of its end.
+    each epoch waits for the checkpoint of its end; `evaluation_seconds`.
     """
     model = prepare_model(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -37,6 +37,7 @@ def train(config: dict[str, Any]) -> None:
         if epoch == config.get("dies_in") and not Path(config["died"]).exists():
             _wait_until_saved(session.step, config)
             _die(config)
+        time.sleep(config.get("evaluation_seconds", 0))
         session.report(accuracy=accuracies[epoch])
         # Else the next checkpoint is made later than it is due, once this one is uploaded.
         if config.get("waits", True):

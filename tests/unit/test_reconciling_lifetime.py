@@ -222,6 +222,11 @@ def test_the_deadline_stands_still_again_while_kueue_has_taken_the_capacity_back
     assert reconcile(then(unseen, 3000), 4000).status.phase != "Failed"
     again = then(replace(back, ray_jobs=(a_ray_job(),), pods=pods(created_at=5070)), 5070)
     assert again.run.status.queued_seconds == 5000
+    stepped = a_progress(fencing_token=2, step=12, step_time=unix(5090))
+    goodput = reconcile(replace(again, progress=stepped), 5091).status.goodput
+    assert goodput
+    assert 5000 <= goodput.lost_seconds.queue < 5010
+    assert goodput.lost_seconds.recovery < 60
     assert reconcile(again, 5095).status.phase != "Failed"
     assert condition(reconcile(again, 5101), "Failed").reason == "DeadlineExceeded"
 

@@ -431,7 +431,8 @@ class Goodput(Wire):
     """The time from the start to the last step, or to the end of the run, suspended time left out.
     It is the sum of productiveSeconds and of each of lostSeconds, to a tenth of a second."""
     productive_seconds: float = 0
-    """Seconds in steps that counted; with fewer workers than all, the share of those that train."""
+    """Seconds in steps that counted and between their loops, as in evaluations; with fewer workers
+    than all, the share of those that train."""
     lost_seconds: LostSeconds = Field(default_factory=LostSeconds)
     """The rest, by cause."""
 

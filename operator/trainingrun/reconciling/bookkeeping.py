@@ -247,7 +247,7 @@ class Bookkeeping(Wire):
     world_size: int = 0
     """Of an elastic run: workers that the driver trained with last."""
     queue_seconds: float | None = None
-    """Wait for the first pods to be scheduled, once they all were."""
+    """Wait for the first pods to be scheduled, once they all were, and for Kueue since."""
     startup_seconds: float | None = None
     """From there to the first step of the run, once it was done."""
     meter: Meter = Field(default_factory=Meter)

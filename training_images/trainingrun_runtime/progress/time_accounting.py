@@ -50,7 +50,7 @@ class StepReport:
     done: float
     """When the last step was done."""
     productive: float
-    """Seconds in steps."""
+    """Seconds in steps, and in what the training function does between its loops."""
     checkpoint: float
     """Seconds in which training was stopped for a checkpoint."""
     metrics: dict[str, Any] = field(default_factory=dict)

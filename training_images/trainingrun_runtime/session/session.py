@@ -17,6 +17,7 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, TypeVar
@@ -128,6 +129,7 @@ class Session:
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
+        self._between_since: float | None = None
         self._lengths: deque[float] = deque(maxlen=100)
 
     @property
@@ -206,7 +208,8 @@ class Session:
             self._save_after = "epoch"
         else:
             self._leave_loop()
-            self._requests.save()
+            with self._stopped():
+                self._requests.save()
 
     def stop(self) -> None:
         """End the training, as early stopping does; one rank is enough, all of them end alike.
@@ -300,6 +303,7 @@ class Session:
             return
         number = progress.loops.begin(end)
         self._requests.agree(Place.BEGIN)
+        self._between_ends()
         try:
             while self.step < end and not self.stopped:
                 self._requests.wait_for_trials()
@@ -406,8 +410,11 @@ class Session:
         result = self._printable({**progress.metrics, **self._final_metrics})
         last = {**self._context.metrics_after(self.step), **self._final_metrics}
         progress.metrics, progress.metrics_step = self._printable(last), self.step
-        self._saving.save(wait=True)
-        self._saving.wait_for_commit()
+        with self._stopped():
+            self._saving.save(wait=True)
+            self._saving.wait_for_commit()
+        if progress.productive:  # else this group did no step, and has none to report
+            self._report_step()
         if self._context.reporter is not None:
             self._context.reporter.close()
             ray.get(self._context.worker.coordinator.finished.remote(result))
@@ -500,7 +507,7 @@ class Session:
                 total=self._total,
                 begun=self._begun,
                 done=time.time(),
-                productive=progress.productive,
+                productive=progress.productive + progress.between,
                 checkpoint=progress.stalled,
                 metrics=progress.metrics,
                 longest_s=max(self._lengths),
@@ -510,14 +517,28 @@ class Session:
 
     def _pause(self, place: Place, step: int) -> None:
         """Between two loops or epochs, after a step: what follows may take long."""
-        progress, started = self._progress, time.monotonic()
+        progress = self._progress
         # A resumed run passes what came before its epochs when it is in one of them.
         self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
-        agreed = self._requests.agree(place)
-        if progress.stop_at is not None:
-            progress.stop_at = min(progress.stop_at, self.step)
-        self._requests.execute(agreed)
-        progress.stalled += time.monotonic() - started
+        with self._stopped():
+            agreed = self._requests.agree(place)
+            if progress.stop_at is not None:
+                progress.stop_at = min(progress.stop_at, self.step)
+            self._requests.execute(agreed)
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Training is stopped between two steps; what follows, until the next one, is training."""
+        self._between_ends()
+        started = time.monotonic()
+        yield
+        self._between_since = time.monotonic()
+        self._progress.stalled += self._between_since - started
+
+    def _between_ends(self) -> None:
+        if self._between_since is not None:
+            self._progress.between += time.monotonic() - self._between_since
+            self._between_since = None
 
 
 def _whole_number(total: Any, of: str) -> int:

@@ -176,6 +176,8 @@ class ProgressState:
         """In a trial of a sweep: the metric by which it is compared, as reported last."""
         self.productive = 0.0
         """Seconds in steps."""
+        self.between = 0.0
+        """Seconds of the training function between its loops, as for an evaluation."""
         self.stalled = 0.0
         """Seconds between steps in which checkpoints were made and the ranks agreed."""
 
@@ -204,7 +206,7 @@ class ProgressState:
     @property
     def trained(self) -> float:
         """Seconds for which this worker group has trained."""
-        return self.productive + self.stalled
+        return self.productive + self.between + self.stalled
 
     @property
     def position(self) -> Position:

@@ -143,9 +143,11 @@ def record_queue_wait(
     if since is None:
         return Findings()
     seconds = max(seconds_since(since, context.now), 0.0)
+    first = draft.bookkeeping.queue_seconds  # the wait for the first pods holds Kueue's first one
+    more = {} if first is None else {"queue_seconds": first + seconds}
     return Findings(
         status={"queued_seconds": draft.status.queued_seconds + seconds},
-        bookkeeping={"queued_since": None},
+        bookkeeping={"queued_since": None, **more},
     )
 
 
