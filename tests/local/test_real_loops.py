@@ -107,6 +107,23 @@ def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_
         assert sentence in told
 
 
+@pytest.mark.parametrize(
+    ("counted", "sentence"),
+    [
+        pytest.param(True, "the session has a model and not its Adam", id="optimizer not given"),
+        pytest.param(False, "before the session's first loop, and none", id="loop of its own"),
+    ],
+)
+def test_what_a_loss_would_cost_is_said_while_the_run_trains(
+    a_run: Callable[..., Run], counted: bool, sentence: str
+) -> None:
+    run = a_run("loses_silently", counted=counted)
+    run.start()
+    told = run.wait_until(lambda progress: progress.warnings != [])
+    run.stop()
+    assert [sentence in warning for warning in told.warnings] == [True]
+
+
 @pytest.mark.slow
 def test_a_suspension_that_the_function_swallows_counts_and_ranks_stay_as_many(
     a_run: Callable[..., Run],

@@ -265,3 +265,15 @@ def refused(config: dict[str, Any]) -> None:
     if ray.train.get_context().get_world_rank() == 0:
         Path(config["told"]).write_text("\n".join(told))
     raise ValueError("all of it was refused")
+
+
+def loses_silently(config: dict[str, Any]) -> None:
+    """Trains with an optimizer that the session does not have, or in a loop of its own."""
+    model = prepare_model(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    counted = config["counted"]
+    session = Session(model=model) if counted else Session(model=model, optimizer=optimizer)
+    for _ in session.steps(1000) if counted else range(1000):
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        time.sleep(0.05)

@@ -167,6 +167,7 @@ class Coordinator:
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)
     session_began = _of(lambda self: self._progress, RunProgress.session_began)
     reports_nothing = _of(lambda self: self._progress, RunProgress.reports_nothing)
+    advise = _of(lambda self: self._progress, RunProgress.advise)
     not_saved_alone = _of(lambda self: self._progress, RunProgress.not_saved_alone)
     loss_history = _of(lambda self: self._progress, RunProgress.loss_history)
     losses = _of(lambda self: self._progress, RunProgress.losses)

@@ -42,6 +42,7 @@ class RunProgress:
         self._group = self._newest_group = self._resumed_step = 0
         self._has_session = self._has_reported = False  # the code of this group
         self._silence: str | None = None  # what to do where the group's code reports nothing
+        self._advice: list[str] = []  # what else the group's code should do
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
         self._not_saved_alone: str | None = None  # why the ranks that were left did not
         self._final_metrics: dict[str, Any] = {}
@@ -64,6 +65,7 @@ class RunProgress:
                 not_saved=self._not_saved_alone,
             )
             self._saved_alone = self._not_saved_alone = self._silence = None
+            self._advice = []
             self._resumed_step, self._has_session, self._has_reported = resumed_step, False, False
             return self._group
 
@@ -96,6 +98,12 @@ class RunProgress:
             if group == self._group and not self._has_session and not self._has_reported:
                 self._silence = sentence
                 self._accounting.runs_unmeasured()
+
+    def advise(self, group: int, sentence: str) -> None:
+        """Rank 0: what its code should do to lose less; shown until the group ends."""
+        with self._lock:
+            if group == self._group:
+                self._advice.append(sentence)
 
     @property
     def trains(self) -> bool:
@@ -242,10 +250,12 @@ class RunProgress:
         """The progress document, without what ranks and others have told."""
         with self._lock:
             document = self._accounting.document(time.time(), lost_nodes)
-            silent = self._silence and not self._has_session and not self._has_reported
+            told = list(self._advice)
+            if self._silence and not self._has_session and not self._has_reported:
+                told.append(self._silence)
             update: dict[str, Any] = {"metrics": shown_metrics(document.metrics, self._needed)}
-            if silent and document.state in (RunState.STARTING, RunState.TRAINING):
-                update["warnings"] = [self._silence]
+            if document.state in (RunState.STARTING, RunState.TRAINING):
+                update["warnings"] = told
         if (result := document.result) is not None:
             few = shown_metrics(result.metrics, self._needed)
             update["result"] = result.model_copy(update={"metrics": few})

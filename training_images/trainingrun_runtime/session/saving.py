@@ -82,15 +82,12 @@ class Saving:
         context, states = self._context, self._context.objects.states()
         worker, consensus, noted_steps = context.worker, context.consensus, context.noted_steps
         snapshot.try_out(states)
-        if worker.rank == 0:
-            for name in without_scheduler(context.objects.objects):
-                log.warning(
-                    "%s has a learning rate scheduler that the session does not save, so after a "
-                    "loss it counts from 0 again, unless the code makes it by session.step; pass "
-                    "it: Session(%s=…, scheduler=…)",
-                    name,
-                    name,
-                )
+        for name in without_scheduler(context.objects.objects):
+            worker.advise(
+                f"{name} has a learning rate scheduler that the session does not save, so after a "
+                "loss it counts from 0 again, unless the code makes it by session.step; pass it: "
+                f"Session({name}=…, scheduler=…)"
+            )
         comparison = self._compare(states)
         noted_steps.begin(
             context.objects.objects,

@@ -37,6 +37,7 @@ from ..survivors.noted_steps import GradientExchange, NotedSteps, parallel
 from ..worker.step_consensus import Place, StepConsensus
 from ..worker.worker import this_worker
 from . import microbatches
+from .optimizer_advice import OptimizerAdvice
 from .requests import Requests
 from .saving import Saving
 from .session_context import Loops, ProgressState, SavedObjects, SessionContext
@@ -119,6 +120,7 @@ class Session:
             reporter,
         )
         self._saving = Saving(self._context)
+        OptimizerAdvice(saved.objects, lambda: self.step if self._begun else None, worker.advise)
         self._requests = Requests(self._context, self._saving)
         self._data = DrawnBatches(saved.objects)
         self._times_reporter = TimesReporter(

@@ -1,5 +1,6 @@
 """One rank of a run: what it begins from, and what it does on a preemption notice."""
 
+import logging
 import os
 import sys
 import threading
@@ -42,6 +43,8 @@ from .standstill_watcher import StandstillWatcher
 if TYPE_CHECKING:  # PyTorch, which the image may not have
     from ..progress.rank_reporter import ReportRecorder
 
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 10.0
 """Longest wait for the coordinator to learn what it may need when a rank is lost."""
@@ -181,6 +184,12 @@ class Worker:
     def cannot_save_alone(self, reason: str) -> None:
         """No last step can be asked for; a sentence without its period says why."""
         self.coordinator.cannot_save_alone.remote(self.group, reason)
+
+    def advise(self, sentence: str) -> None:
+        """Rank 0's code would lose something that can be kept: shown with the run, and logged."""
+        if self.rank == 0:
+            log.warning("%s", sentence)
+            self.coordinator.advise.remote(self.group, sentence)
 
     def allow_pause(self, seconds: float) -> None:
         """For so long it is no hang that no step is done."""
