@@ -308,6 +308,8 @@ def test_a_budget_that_cannot_be_checked_is_said(prices: tuple[NodePrice, ...], 
     waiting = condition(priced(begun, 20, prices), "Waiting")
     assert (waiting.status, waiting.reason) == ("True", "BudgetUnknown")
     assert waiting.message.startswith(f"The operator has no price for {what}, so that spec.budget")
+    since = later(later(begun, 30, prices), 35)
+    assert condition(priced(since, 40), "Waiting").reason != "BudgetUnknown", "there are prices"
 
 
 TIMES = st.floats(0, 40, allow_nan=False)

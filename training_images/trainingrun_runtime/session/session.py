@@ -120,7 +120,6 @@ class Session:
             reporter,
         )
         self._saving = Saving(self._context)
-        OptimizerAdvice(saved.objects, lambda: self.step if self._begun else None, worker.advise)
         self._requests = Requests(self._context, self._saving)
         self._data = DrawnBatches(saved.objects)
         self._times_reporter = TimesReporter(
@@ -131,6 +130,7 @@ class Session:
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
+        OptimizerAdvice(saved.objects, lambda: self.step if self._begun else None, worker.advise)
         self._between_since: float | None = None
         self._lengths: deque[float] = deque(maxlen=100)
 

@@ -68,8 +68,8 @@ def check_budget(context: ReconcileContext, draft: StatusDraft) -> Findings:
             return Findings(events=events, requeue_within_s=None if context.suspends else 0)
         message += "; the training continues, since spec.budget.action is Warn"
         return Findings(blocker=Blocker(ConditionReason.BUDGET_SPENT, message), events=events)
-    if context.settings.prices and not (meter.unpriced or meter.held.unpriced):
-        return Findings()
+    if context.settings.prices and not meter.held.unpriced:
+        return Findings()  # what had no price before is left out of the cost for good
     what = f"node {meter.held.unpriced}" if meter.held.unpriced else "all that the run has used"
     message = (
         f"The operator has no price for {what}, so that spec.budget does not count it; add labels "
