@@ -1,5 +1,6 @@
 """The cluster as the operator sees it, against a real API server."""
 
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import psutil
@@ -9,6 +10,7 @@ from support.operators import RAY_API, Proxy, a_ray_job, a_run, eventually, owne
 from trainingrun.api.status import Phase, RunStatus
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.api_client import ClusterError, Conflict, Rejected
+from trainingrun.cluster.server_clock import ServerClock
 from trainingrun.reconciling.model import Ref
 from trainingrun.rendering.scheduling import EXCLUSION
 
@@ -244,6 +246,17 @@ async def test_watches_that_end_leave_no_socket_open(apiserver, namespace):
         assert open_sockets() > 0
     await eventually(lambda: open_sockets() == 0)  # a request under way is answered to its end
     await proxy.down()
+
+
+async def test_now_is_by_the_clock_that_stamps_objects(apiserver, namespace):
+    fast = timedelta(minutes=5)
+    async with watching(apiserver, namespace) as cluster:
+        connection = cluster._connection
+        connection.clock = ServerClock(lambda: datetime.now(UTC) + fast)
+        await connection.request("GET", "/version")
+        made = apiserver.create(a_run(namespace))
+        stamped = datetime.fromisoformat(made["metadata"]["creationTimestamp"])
+        assert abs(connection.clock.now() - stamped) < timedelta(seconds=10)
 
 
 async def test_events_are_about_the_run(apiserver, namespace):

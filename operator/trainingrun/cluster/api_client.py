@@ -14,7 +14,6 @@ import socket
 from asyncio import sslproto
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -25,6 +24,7 @@ from ..rendering.names import MANAGER
 from .bounded_json import loads
 from .credentials import Credentials
 from .object_store import Key, encoded, key_of
+from .server_clock import ServerClock, date_of
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ LISTS = 8
 """Lists at the same time: each answer is megabytes in memory, here and in the API server."""
 
 
-_Answer = tuple[int, str | None, bytes]
+_Answer = tuple[int, datetime | None, bytes]
 """Status code, header Date and body."""
 
 
@@ -127,6 +127,8 @@ class Connection:
         self._credentials, self.server = credentials, credentials.server
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.count, self._may_write_s = count, may_write_s
+        self.clock = ServerClock()
+        """The API server's."""
         self._requests = self._new_session(REQUESTS)
         self.lists = asyncio.Semaphore(LISTS)
         """Held while a list is read."""
@@ -234,11 +236,7 @@ class Connection:
 
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""
-        found, date_header = await self._exchange("GET", path)
-        try:
-            return found, parsedate_to_datetime(date_header or "")  # in whole seconds
-        except ValueError:
-            return found, None
+        return await self._exchange("GET", path)
 
     async def _exchange(
         self,
@@ -248,7 +246,7 @@ class Connection:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-    ) -> tuple[dict[str, Any], str | None]:
+    ) -> tuple[dict[str, Any], datetime | None]:
         headers, data = self._headers(content_type), None if body is None else encoded(body)
         headers["Accept"] = accept
         answering = self._answer(method, path, query, data, headers)
@@ -276,6 +274,7 @@ class Connection:
         data: bytes | None,
         headers: Mapping[str, str],
     ) -> _Answer:
+        sent = self.clock.own()
         async with self._requests.request(
             method,
             self.server + path,
@@ -285,7 +284,9 @@ class Connection:
             headers=headers,
             timeout=self._timeout,
         ) as answer:
-            return answer.status, answer.headers.get("Date"), await answer.read()
+            date = date_of(answer.headers.get("Date"))
+            self.clock.answered(date, sent)
+            return answer.status, date, await answer.read()
 
     async def _while_leading(self, what: str, answering: Coroutine[Any, Any, _Answer]) -> _Answer:
         """The one place through which every write goes: it is given up once the right to write

@@ -8,7 +8,6 @@ the defaults of a run that has not begun.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -403,7 +402,7 @@ class KubernetesCluster:
 
     async def emit(self, run: Ref, type_: str, reason: str, message: str) -> None:
         """Write an Event about the run; best effort: it never raises."""
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        now = self._connection.clock.now().isoformat(timespec="seconds").replace("+00:00", "Z")
         about = {"apiVersion": run.api_version, "kind": run.kind, "namespace": run.namespace}
         event = {
             "apiVersion": "v1",

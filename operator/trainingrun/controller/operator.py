@@ -135,6 +135,7 @@ class Operator:
             lambda: self._keyring.tokens,
             self.settings.render,
             self.settings.reconcile,
+            now=self._connection.clock.now,
             count_error=lambda reason: self.metrics.reconcile_errors.labels(reason).inc(),
         )
         for key in self.cluster.stores.run_keys():

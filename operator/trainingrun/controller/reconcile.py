@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
 from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
@@ -67,11 +67,6 @@ RENEW_S = 60.0
 """Between two tokens made for one head: about as long as the kubelet takes to mount one."""
 
 
-def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
-
-
 class Reconciler:
     """Reconciles runs. Keeps only what a restart may lose."""
 
@@ -83,15 +78,15 @@ class Reconciler:
         tokens: Callable[[], Tokens],
         render: RenderSettings,
         settings: ReconcileSettings,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
         count_error: Callable[[str], None] = lambda reason: None,
     ):
         """With everything that it acts through.
 
-        What `render` leaves open is found out. `now` is the wall clock, and `clock` gives seconds
-        that only go forward. `count_error` is called with the kind of each error that is not
-        raised.
+        What `render` leaves open is found out. `now` is the API server's clock, and `clock` gives
+        seconds that only go forward. `count_error` is called with the kind of each error that is
+        not raised.
         """
         self._cluster, self._polls, self._notifier = cluster, polls, notifier
         self._tokens = tokens
