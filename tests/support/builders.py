@@ -167,6 +167,7 @@ def a_pod(
     ended_at: float | None = None,
     termination_message: str | None = None,
     waiting: tuple[str, str] | None = None,
+    image: str | None = None,
     unschedulable: str | None = None,
     unschedulable_at: float | None = None,
     ready: bool | None = None,
@@ -231,7 +232,7 @@ def a_pod(
         metadata["deletionGracePeriodSeconds"] = grace
     status: dict[str, Any] = {"phase": phase, "conditions": conditions}
     if node:
-        status["containerStatuses"] = [{"name": f"ray-{role}", "state": state}]
+        status["containerStatuses"] = [{"name": f"ray-{role}", "image": image, "state": state}]
     if reason:
         status["reason"] = reason
     if message:

@@ -54,6 +54,12 @@ def config_error(message: str) -> dict[str, Any]:
             id="image",
         ),
         pytest.param(
+            {"pods": (a_pod(waiting=("ErrImagePull", ""), image="example.org/sidecar:2"),)},
+            "ImageCannotBePulled",
+            ["Image example.org/sidecar:2 cannot be pulled"],
+            id="image of another container",
+        ),
+        pytest.param(
             {"pods": (a_pod(waiting=("InvalidImageName", "")),)},
             "ImageCannotBePulled",
             ["example.org/torch:1"],

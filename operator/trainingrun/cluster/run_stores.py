@@ -178,7 +178,7 @@ _METADATA: Fields = {
     **_whole("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
 }
 _CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
-_CONTAINER_STATUSES = _whole("name", "ready", "state", "lastState")
+_CONTAINER_STATUSES = _whole("name", "image", "ready", "state", "lastState")
 _POD_GROUP: Fields = {
     "groupName": None,
     # The affinity is read to change it: it is written back as a whole.

@@ -282,12 +282,14 @@ def _ending(container: Object) -> Object | None:
     return state.get("terminated") or last.get("terminated")
 
 
-def waiting(pod: Object) -> Iterator[tuple[str, str]]:
-    """Reason and message of each container that cannot start."""
+def waiting(pod: Object) -> Iterator[tuple[str, str, str]]:
+    """Reason, message and image of each container that cannot start."""
     for status in container_statuses(pod):
         state = (status.get("state") or {}).get("waiting")
         if state:
-            yield str(state.get("reason", "")), str(state.get("message", ""))
+            said = (state.get("reason"), state.get("message"), status.get("image"))
+            reason, message, image = (str(text or "") for text in said)
+            yield reason, message, image
 
 
 def condition(item: Object, type_: str) -> Object | None:

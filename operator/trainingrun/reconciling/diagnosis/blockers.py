@@ -227,13 +227,13 @@ def _of_refusal(pod: Object) -> Blocker | None:
 
 
 def _of_containers(context: ReconcileContext, pod: Object) -> Blocker | None:
-    for reason, message in pod_status.waiting(pod):
+    for reason, message, of_container in pod_status.waiting(pod):
         words = _PULL_MAY_PASS if reason in IMAGE_REASONS else _CREATION_MAY_PASS
         passes = any(word in message.lower() for word in words)
         if passes and not _lasts(context, pod_status.scheduled_at(pod), RETRY_PATIENCE_S):
             continue
         if reason in IMAGE_REASONS:
-            image = context.run.spec.image or context.render.image
+            image = of_container or context.run.spec.image or context.render.image
             return Blocker(
                 ConditionReason.IMAGE_CANNOT_BE_PULLED,
                 f"Image {image} cannot be pulled ({_brief(message) or reason}); check its name "
