@@ -5,6 +5,7 @@ from reading any.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -182,6 +183,54 @@ def test_all_mistakes_are_told_at_once_those_of_our_own_rules_too() -> None:
         "dnsPolicy",
         "hostNetwork",
     ]
+
+
+class Counted(list[Any]):
+    """A list that knows how many of its items were taken."""
+
+    taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.taken += 1
+            yield item
+
+
+def test_no_more_of_a_template_is_read_than_is_told() -> None:
+    wrong = Counted([0] * pod_schema.MOST_ITEMS)
+    assert len(pod_schema.faults({"spec": {"containers": wrong}}, pod_schema.TEMPLATE)) == 20
+    assert wrong.taken <= 21
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        pytest.param("tolerations", pod_schema.MOST_ITEMS, id="a list"),
+        pytest.param("affinity", pod_schema.MOST_TERMS, id="terms, which are multiplied"),
+    ],
+)
+def test_a_list_that_templates_are_merged_by_has_a_largest_length(field: str, most: int) -> None:
+    def with_entries(number: int) -> Any:
+        if field == "tolerations":
+            return [{"key": f"k{n}", "operator": "Exists"} for n in range(number)]
+        terms = [
+            {"matchExpressions": [{"key": f"k{n}", "operator": "Exists"}]} for n in range(number)
+        ]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        return {"nodeAffinity": required}
+
+    assert of_workers({"spec": {field: with_entries(most)}}) == []
+    (told,) = of_workers({"spec": {field: with_entries(most + 1)}})
+    assert told.endswith(f"write at most {most} entries, not {most + 1}")
+
+
+def test_of_names_that_are_not_there_a_few_are_told_and_a_few_of_those_that_are() -> None:
+    mounts = [{"name": "none", "mountPath": f"/{n}"} for n in range(100)]
+    volumes = [{"name": f"volume-{n:03}", "emptyDir": {}} for n in range(100)]
+    container = {**RAY, "volumeMounts": mounts}
+    told = of_workers({"spec": {"containers": [container], "volumes": volumes}})
+    assert len(told) == 20
+    assert told[0].endswith("volume-008, 91 more")
 
 
 @pytest.mark.parametrize("template", VALID, ids=json.dumps)

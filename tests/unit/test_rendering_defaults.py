@@ -5,6 +5,7 @@ operator freezes it, is in `tests/apiserver/test_defaults.py`.
 """
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -301,6 +302,51 @@ def test_an_edit_of_a_run_that_exceeds_a_limit_counts_up_to_it():
     assert found.spec.active_deadline_seconds == 60
     assert found.spec.budget is not None
     assert (found.spec.budget.amount, found.spec.budget.action) == (10, "Suspend")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"fromTheFuture": 1}, id="a field"),
+        pytest.param(
+            {
+                "workers": {"placement": "StrictPack", "capacity": {"type": "Spot"}},
+                "failures": {
+                    "rules": [{"when": {"classes": ["Preempted"]}, "then": "RestartOnDemand"}]
+                },
+            },
+            id="a rule between fields",
+        ),
+        pytest.param({"podTemplate": {"spec": {"containers": [0] * 400}}}, id="a template"),
+    ],
+)
+def test_the_limits_hold_of_an_edit_that_is_wrong_in_another_field_too(wrong: dict[str, Any]):
+    run = a_manifest(**BUCKET, activeDeadlineSeconds=60, budget={"amount": 10})
+    limits = {"activeDeadlineSeconds": 60, "budgetAmount": 10}
+    status = RunStatus(attempt=1, defaults=applied(run, [of_team(maximum=limits)]))
+    more = {"activeDeadlineSeconds": 10**6, "budget": {"amount": 10**6, "action": "Warn"}}
+    found, invalid = parse(a_manifest(status, suspend=True, **BUCKET, **more, **wrong))
+    assert invalid is not None
+    assert found.spec.suspend
+    assert found.spec.active_deadline_seconds == 60
+    assert found.spec.budget is not None
+    assert (found.spec.budget.amount, found.spec.budget.action) == (10, "Suspend")
+
+
+def test_what_a_run_asks_of_nodes_is_not_multiplied_before_it_is_checked():
+    def asking(terms: int) -> dict[str, Any]:
+        exists = [
+            {"matchExpressions": [{"key": f"k{n}", "operator": "Exists"}]} for n in range(terms)
+        ]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": exists}}
+        return {"podTemplate": {"spec": {"affinity": {"nodeAffinity": required}}}}
+
+    run = a_manifest(**BUCKET, **asking(3000))
+    kept = applied(run, [of_team(**asking(4))])
+    assert len(json.dumps(resolved(run, kept))) < 2 * len(json.dumps(run))
+    invalid = parse(run, kept)[1]
+    assert invalid is not None
+    assert "nodeSelectorTerms is a list; write at most 16 entries, not 30" in invalid
 
 
 @pytest.mark.parametrize("budget", [{}, {"budget": {"amount": 5}}])

@@ -21,6 +21,9 @@ _OF_ONE_POD = frozenset(
 """Sources of a volume that each pod has for itself, or that nothing is written to."""
 
 
+MOST_NAMES = 10
+"""That a sentence lists."""
+
 Templates = Sequence[tuple[Location, Mapping[str, Any]]]
 """Pod templates in the order in which they are merged, each with where it is."""
 
@@ -157,4 +160,6 @@ def _items(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 
 def _all(names: Any) -> str:
-    return ", ".join(sorted(name for name in names if isinstance(name, str) and name)) or "none"
+    found = sorted(name for name in names if isinstance(name, str) and name)
+    more = [f"{len(found) - MOST_NAMES} more"] if len(found) > MOST_NAMES else []
+    return ", ".join([*found[:MOST_NAMES], *more]) or "none"

@@ -26,6 +26,12 @@ SECURITY_CONTEXT = "PodSecurityContext"
 MOST_FAULTS = 20
 """That are told of one value."""
 
+MOST_ITEMS = 500
+"""In a list: templates are merged item by item, and each with each of the one below."""
+MOST_TERMS = 16
+"""Of a node selector, and requirements in each: the terms of two templates hold together, so that
+their numbers are multiplied."""
+
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -149,8 +155,12 @@ def _of_object(value: Any, kind: str) -> Iterator[Fault]:
             yield Fault((key,), "\n".join(fields), item, "pod_field_unknown")
         elif item is not None:
             holds = _CHOICES.get((kind, key), fields[key])
-            found = list(_of_field(item, holds)) or list(_of_text(item, _TEXTS.get((kind, key))))
-            yield from (fault.below(key) for fault in found)
+            fits = True
+            for fault in _of_field(item, holds):  # one by one: a list may hold thousands
+                fits = False
+                yield fault.below(key)
+            if fits:
+                yield from (f.below(key) for f in _of_text(item, _TEXTS.get((kind, key))))
     for key in schema()["required"].get(kind, ()):
         if value.get(key) is None and (kind, key) not in _BY_TEMPLATE:
             yield Fault((key,), "add it", None, "pod_field_missing")
@@ -169,6 +179,9 @@ def _of_field(value: Any, holds: str | Sequence[str]) -> Iterator[Fault]:
     elif holds.startswith("[]"):
         if not isinstance(value, list):
             yield Fault((), "write a list", value)
+            return
+        if len(value) > MOST_ITEMS:
+            yield Fault((), f"write at most {MOST_ITEMS} entries, not {len(value)}", value)
             return
         for index, item in enumerate(value):
             yield from (fault.below(index) for fault in _of_field(item, holds[2:]))
@@ -279,6 +292,12 @@ def _variable(value: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("valueFrom",), f"write one of {names} in it", source)
 
 
+def _few(value: Mapping[str, Any]) -> Iterator[Fault]:
+    for key, terms in value.items():
+        if isinstance(terms, list) and len(terms) > MOST_TERMS:
+            yield Fault((key,), f"write at most {MOST_TERMS} entries, not {len(terms)}", terms)
+
+
 def _port(value: Mapping[str, Any]) -> Iterator[Fault]:
     for key, least in (("containerPort", 1), ("hostPort", 0)):
         port = value.get(key)
@@ -312,6 +331,8 @@ _ACROSS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Fault]]] = {
     "PodSpec": _named_once("containers", "initContainers", "volumes"),
     "Container": _named_once("env"),
     "Toleration": _toleration,
+    "NodeSelector": _few,
+    "NodeSelectorTerm": _few,
     "NodeSelectorRequirement": _requirement,
     "LabelSelectorRequirement": _requirement,
     "EnvVar": _variable,

@@ -5,6 +5,7 @@ Each section of the spec is in a `…_spec.py`, the status that the operator wri
 
 import json
 import re
+from itertools import islice
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -17,6 +18,7 @@ from .budget_spec import RunBudget
 from .checkpoints_spec import Checkpoints
 from .failures_spec import Failures
 from .notify_spec import MOST_RECEIVERS, Receiver
+from .pod_schema import MOST_FAULTS
 from .pods_spec import (
     CLAIM_VOLUME,
     HEAD_PORTS,
@@ -258,7 +260,8 @@ class RunSpec(Model):
 
     @model_validator(mode="after")
     def _pods_have_what_they_name(self) -> Self:
-        found = dict.fromkeys(fault for pod in self.pods for fault in pod_references.faults(*pod))
+        all_faults = (fault for pod in self.pods for fault in pod_references.faults(*pod))
+        found = dict.fromkeys(islice(all_faults, MOST_FAULTS))
         if found:
             errors = [fault.error() for fault in found]
             raise ValidationError.from_exception_data(type(self).__name__, errors)

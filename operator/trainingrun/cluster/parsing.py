@@ -4,11 +4,12 @@ One object that an older CRD let through must not stop the others, nor lose its 
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
+from ..api.base import BrokenRuleError
 from ..api.defaults import AppliedDefaults
 from ..api.parse import explain
 from ..api.status import RunStatus
@@ -25,8 +26,12 @@ PLACEHOLDER = RunSpec(
 MOST_SENTENCES = 5
 """About a spec that cannot be used."""
 
-MOST_FAULTS = 200
-"""Parts of a spec or status that are left out one by one, before all of it is."""
+MOST_ROUNDS = 20
+"""In each of which what is wrong with a spec or status is left out, before all of it is."""
+
+_TEMPLATE = "podTemplate"
+
+Location = tuple[str | int, ...]
 
 
 def parse(
@@ -58,7 +63,8 @@ def parse(
                 deletion_timestamp=metadata.get("deletionTimestamp"),
                 finalizers=metadata.get("finalizers") or [],
             ),
-            spec=_spec(raw.get("spec")),
+            # The limits hold, whatever else is wrong with an edit.
+            spec=defaults.within_limits(_spec(raw.get("spec")), applied),
             status=status,
         )
         found = explain(error)[:MOST_SENTENCES]
@@ -71,40 +77,69 @@ def parse(
 
 
 def _spec(raw: Any) -> RunSpec:
+    """What can be read of a spec that is wrong; nothing is rendered from it."""
     if not isinstance(raw, Mapping):
         return PLACEHOLDER
     required = PLACEHOLDER.to_dict()
-    rest = {**required, **copy.deepcopy(dict(raw))}
-    for _ in range(MOST_FAULTS):
+    # What takes long to check, and is for pods that are made.
+    rest = {**required, **{key: item for key, item in raw.items() if key != _TEMPLATE}}
+    for part in ("head", "workers"):
+        if isinstance(rest.get(part), Mapping):
+            rest[part] = {key: item for key, item in rest[part].items() if key != _TEMPLATE}
+    rest = copy.deepcopy(rest)
+    for _ in range(MOST_ROUNDS):
         try:
             return RunSpec.model_validate(rest)
         except ValidationError as error:
-            location = error.errors(include_url=False, include_input=False)[-1]["loc"]
-            if location and location[0] in ("training", "storage"):
-                rest[str(location[0])] = required[str(location[0])]
-            else:
-                _drop(rest, location)
+            locations = list(_locations(error))
+            for part in ("training", "storage"):
+                if any(location[:1] == (part,) for location in locations):
+                    rest[part] = required[part]
+            _drop(rest, [at for at in locations if at[:1] not in (("training",), ("storage",))])
     return PLACEHOLDER
 
 
 def _status(raw: Mapping[str, Any]) -> RunStatus:
     rest = copy.deepcopy(dict(raw))
-    for _ in range(MOST_FAULTS):
+    for _ in range(MOST_ROUNDS):
         try:
             return RunStatus.model_validate(rest)
         except ValidationError as error:
-            # One at a time: taking an element out of a list shifts those behind it.
-            _drop(rest, error.errors(include_url=False, include_input=False)[-1]["loc"])
+            _drop(rest, list(_locations(error)))
     return RunStatus()
 
 
-def _drop(value: Any, location: Sequence[str | int]) -> None:
-    """Takes out what is at `location`; where that is missing, what it is missing from."""
-    path = [value]
-    for step in location:
+def _locations(error: ValidationError) -> Iterator[Location]:
+    """Where what is wrong is; of a rule between fields, the one that it names."""
+    for detail in error.errors(include_url=False, include_input=False):
+        broken = (detail.get("ctx") or {}).get("error")
+        path = broken.rule.path if isinstance(broken, BrokenRuleError) else ""
+        yield (*detail["loc"], *(path.split(".") if path else ()))
+
+
+def _drop(value: Any, locations: Iterable[Location]) -> None:
+    """Takes out what is at each location; where that is missing, what it is missing from."""
+    targets = {_reached(value, location) for location in locations}
+    # From the end of each list to its begin: what is taken out shifts what is behind it.
+    for target in sorted(targets, key=lambda path: [*map(_sorted_as, path)], reverse=True):
+        parent = value
         try:
-            path.append(path[-1][step])
+            for step in target[:-1]:
+                parent = parent[step]
+            del parent[target[-1]]
+        except (KeyError, IndexError):
+            continue  # with what it was in
+
+
+def _reached(value: Any, location: Location) -> Location:
+    """As much of a location as there is."""
+    for depth, step in enumerate(location):
+        try:
+            value = value[step]
         except (KeyError, IndexError, TypeError):
-            break
-    if len(path) > 1:
-        del path[-2][location[len(path) - 2]]
+            return location[:depth]
+    return location
+
+
+def _sorted_as(step: str | int) -> tuple[int, str]:
+    return (step, "") if isinstance(step, int) else (-1, step)

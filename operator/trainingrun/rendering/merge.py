@@ -26,6 +26,10 @@ _MERGE_KEYS = {
 _REPLACE_KEYS = {"env": "name", "volumes": "name", "topologySpreadConstraints": "topologyKey"}
 """Lists whose items are replaced whole: two kinds of value or of volume in one are refused."""
 
+_MOST_PAIRS = 2560
+"""Of node selector terms: ten that are rendered, with those of two templates of
+`pod_schema.MOST_TERMS` each. Only what is not checked yet has more."""
+
 _ADDED = {
     "envFrom",
     "preferredDuringSchedulingIgnoredDuringExecution",
@@ -121,6 +125,8 @@ def _name(item: Any, key: str) -> str | int | None:
 def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
     """Terms are alternatives, so all of both lists hold where every pair does."""
     terms = [*base, *overlay]
+    if len(base) * len(overlay) > _MOST_PAIRS:
+        return [_copy(term) for term in terms]  # more than a podTemplate may have, so refused
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
     found = []
