@@ -113,6 +113,20 @@ def test_accelerator_seconds_are_by_cause_and_add_up() -> None:
     assert sum(seconds.model_dump().values()) == 8 * 120
 
 
+def test_a_head_that_tells_of_losses_that_never_were_lowers_no_price() -> None:
+    honest = replace(on_priced_nodes(workers=FOUR_GPUS), progress=trained(70, 30))
+    records = [
+        {"number": n, "kind": "Preempted", "time": 1e11, "pod": f"none-{n}", "group_time": 0}
+        for n in range(1, 11)
+    ]
+    told = a_progress(step_time=unix(70), seconds={"productive": 30}, records=records)
+    forged = later(replace(honest, progress=told), 71)
+    assert (
+        forged.run.status.seen["meter"]["held"]
+        == later(honest, 71).run.status.seen["meter"]["held"]
+    )
+
+
 def test_a_run_without_accelerators_counts_its_workers() -> None:
     found = cost(replace(on_priced_nodes(), progress=trained(70, 40)), 71)
     assert (found.unit, found.total_seconds) == ("worker", 120)

@@ -7,7 +7,7 @@ still the run's own once it or its RayJob is gone. Of these pods the attempt's o
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -196,9 +196,21 @@ class ReconcileContext:
         return self._pods.get(number) or PodIndex()
 
     @property
-    def indices(self) -> Iterable[PodIndex]:
-        """The run's own pods, of every attempt."""
-        return self._pods.values()
+    def held(self) -> Iterator[PodSummary]:
+        """Each pod that holds a node for the run, which it is charged for.
+
+        The head's document has a part in which workers are the run's own, and its tenant may have
+        forged it: of as many as KubeRay keeps, it leaves out none here.
+        """
+        for number, pods in self._candidates.items():
+            own = self.index(number).by_uid
+            held = [known for _, known in pods if known.requests is not None]
+            charged = [known for known in held if known.uid in own]
+            yield from charged
+            more = self._evidence(number).kept - sum(not known.head for known in charged)
+            others = [known for known in held if known.uid not in own and not known.head]
+            others.sort(key=lambda known: (known.candidate.created, known.name))
+            yield from others[: max(more, 0)]
 
     def pods(self, number: int) -> Sequence[Object]:
         """The run's own pods of one attempt."""

@@ -77,13 +77,6 @@ class PodIndex:
         return pods
 
     @property
-    def held(self) -> Iterator[tuple[bool, str | None, tuple[tuple[str, float], ...]]]:
-        """Of each pod that holds a node: whether it is the head, the node, and what it takes."""
-        for _, summary in self._pods:
-            if summary.requests is not None:
-                yield summary.head, summary.node, summary.requests
-
-    @property
     def workers_on_nodes(self) -> Iterator[tuple[str, str, str]]:
         """Of each worker that holds a node: its name, the node, and since when."""
         for _, summary in self._pods:

@@ -138,20 +138,19 @@ def _held(context: ReconcileContext, draft: StatusDraft) -> Held:
     def priced(name: str | None, requests: Any) -> tuple[float, float | None] | None:
         return _price(context, context.node(name), requests)
 
-    for index in context.indices:
-        for head, node, requests in index.held:
-            if node in gone:
-                continue
-            pods, workers = pods + 1, workers + (not head)
-            if not prices:
-                continue
-            price = priced(node, requests)
-            if price is None:
-                unpriced.add(node or "")
-                continue
-            per_hour += price[0]
-            saved += price[1] or 0.0
-            uncompared = uncompared or price[1] is None
+    for pod in context.held:
+        if pod.node in gone:
+            continue
+        pods, workers = pods + 1, workers + (not pod.head)
+        if not prices:
+            continue
+        price = priced(pod.node, pod.requests or ())
+        if price is None:
+            unpriced.add(pod.node or "")
+            continue
+        per_hour += price[0]
+        saved += price[1] or 0.0
+        uncompared = uncompared or price[1] is None
     minimum = context.run.spec.minimum_worker_pods + 1
     needed = minimum if context.is_elastic else context.wanted_pods(draft)
     per_pod = context.run.spec.workers.per_pod * devices_per_worker(context.run)
