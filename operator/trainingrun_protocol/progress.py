@@ -455,6 +455,12 @@ class Progress(Wire):
     result: ProgressResult | None = None
     """In state Succeeded."""
     sweep: SweepTable | None = None
-    """Of a sweep all trials. Steps and checkpoint are then sums over the trials."""
+    """Of a sweep all trials, unless the result has them. Steps and checkpoint are then sums over
+    the trials."""
     report_uri: Uri | None = None
     """Where this driver has written the page of the run; none: it has not."""
+
+    @property
+    def trials(self) -> SweepTable | None:
+        """Of a sweep all trials; none: it is no sweep."""
+        return self.sweep or (self.result.sweep if self.result is not None else None)

@@ -70,7 +70,7 @@ def _tokens(run: Run, number: int) -> set[int]:
 
 
 def _done(progress: Progress) -> list[int]:
-    rows = progress.sweep.trials if progress.sweep else []
+    rows = progress.trials.trials if progress.trials else []
     return [row.number for row in rows if row.state is TrialState.SUCCEEDED]
 
 
@@ -86,14 +86,14 @@ def test_a_lost_worker_restarts_its_own_trial_alone(sweep: Run):
     os.kill(sweep.training_process(), signal.SIGKILL)
     final = sweep.wait_until(lambda progress: progress.state.final)
     assert sweep.wait() == 0, sweep.log()
-    assert final.sweep is not None
+    assert final.trials is not None
     assert final.result is not None
-    rows = final.sweep.trials
+    rows = final.trials.trials
     assert [row.state for row in rows] == [TrialState.SUCCEEDED] * 4, rows
     assert [row.config["lr"] for row in rows] == RATES
     assert [row.step for row in rows] == [STEPS] * 4
-    assert final.sweep.best == min(rows, key=lambda row: row.value or 0.0).number
-    assert final.result.metrics["weights_sha256"] == _weights(sweep, final.sweep.best)
+    assert final.trials.best == min(rows, key=lambda row: row.value or 0.0).number
+    assert final.result.metrics["weights_sha256"] == _weights(sweep, final.trials.best)
     lost = [record for record in final.records if record.kind is RecordKind.WORKER_LOST]
     assert len(lost) == 1, final.records
     groups = []
@@ -176,16 +176,16 @@ def test_asha_stops_a_bad_trial_after_a_checkpoint_and_an_error_ends_its_trial_a
     sweep.contract = sweep.contract.model_copy(update={"sweep": grid})
     assert sweep.drive() == 0, sweep.log()
     final = sweep.progress()
-    assert final.sweep is not None
+    assert final.trials is not None
     assert final.result is not None
-    states = {row.config["lr"]: row for row in final.sweep.trials}
+    states = {row.config["lr"]: row for row in final.trials.trials}
     assert states[1e-6].state is TrialState.STOPPED
     assert 20 <= states[1e-6].step < STEPS
     newest = manifest.committed(_trial(sweep, 3))[-1]
     assert newest.step == states[1e-6].step
     assert states["wrong"].state is TrialState.FAILED
     assert "rank 0 raised" in states["wrong"].message
-    assert final.sweep.best in (1, 2)
+    assert final.trials.best in (1, 2)
     page = _page(sweep)
     assert states["wrong"].message in page
     assert ", the best one" in page
@@ -248,7 +248,7 @@ def test_a_population_goes_on_after_a_loss_with_the_values_of_an_undisturbed_one
     assert disturbed[1].config != disturbed[2].config
     final = sweep.progress()
     assert final.step == 2 * 50
-    assert [row.step for row in final.sweep.trials] == [50] * 2 if final.sweep else False
+    assert [row.step for row in final.trials.trials] == [50] * 2 if final.trials else False
     # Checkpoints of the first legs, from which nothing begins any more, are removed.
     assert not manifest.committed(_trial(sweep, 1))
     sweep.contract = sweep.contract.model_copy(

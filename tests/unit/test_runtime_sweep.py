@@ -1,6 +1,8 @@
 """A sweep's pure parts: what is drawn, what is best, what the next driver reads, one document."""
 
+import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from trainingrun_protocol.progress import (
     Seconds,
     TrialState,
 )
+from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
 from trainingrun_runtime.store.reported_metrics import number_of
@@ -85,6 +88,15 @@ def test_the_best_trial_is_one_that_was_trained_to_its_end(mode: str, number: in
     assert record.best(trials(None, None), mode) is None
     running = trials(3.0, 3.0)
     assert getattr(record.best(running, mode), "number", None) == 1, "of equal ones the first"
+
+
+def test_a_trial_that_was_not_trained_to_its_end_is_the_best_so_far_and_never_the_result():
+    found = trials(None, state=TrialState.SUCCEEDED)  # with NaN
+    found[2] = Trial(number=2, config={}, state=TrialState.STOPPED, value=0.1)
+    assert record.best(found, "min") == found[2]
+    assert record.best_done(found, "min") is None
+    found[3] = Trial(number=3, config={}, state=TrialState.SUCCEEDED, value=9.0)
+    assert record.best(found, "min") == record.best_done(found, "min") == found[3]
 
 
 def a_lease(bucket: Bucket) -> Lease:
@@ -183,6 +195,79 @@ def test_one_document_adds_up_the_trials():
     assert whole.lost_nodes == ["node-a"]
     assert whole.sweep is not None
     assert whole.sweep.best == 1, "the only one that was trained to its end"
+
+
+OPERATOR_READS = 256 * 1024
+
+
+def a_large_sweep() -> dict[int, Trial]:
+    """200 trials of 20 parameters, every second one failed; the later ones are better."""
+    return {
+        number: Trial(
+            number=number,
+            config={f"rate_of_the_layer_group_{p:02}": 1 / (number + p / 7) for p in range(20)},
+            state=TrialState.FAILED if number % 2 else TrialState.SUCCEEDED,
+            step=number,
+            value=1 / number,
+            checkpoint_uri=f"s3://runs/demo/trials/{number:04}/checkpoints/000060",
+            message="an error " * 33 if number % 2 else "",
+        )
+        for number in range(1, 201)
+    }
+
+
+@pytest.mark.parametrize("state", [RunState.TRAINING, RunState.SUCCEEDED])
+def test_a_document_of_200_trials_is_one_that_the_operator_reads(state: RunState, tmp_path: Path):
+    found = a_large_sweep()
+    table = record.SweepRecord.of(found, a_sweep()).table()
+    assert len(json.dumps(table.to_dict())) > OPERATOR_READS
+    result = ProgressResult(sweep=table) if state is RunState.SUCCEEDED else None
+    head = HEAD.model_copy(update={"state": state, "result": result})
+    whole = Summary(a_sweep(), found).progress(found, {}, head)
+    progress_document.write(tmp_path / "progress.json", whole)
+    content = (tmp_path / "progress.json").read_bytes()
+    assert len(content) < OPERATOR_READS
+    read = Progress.model_validate_json(content)
+    seen = read.result.sweep if read.result is not None else read.sweep
+    assert seen is not None
+    assert [(row.number, row.state, row.step, row.value) for row in seen.trials] == [
+        (trial.number, trial.state, trial.step, trial.value) for trial in found.values()
+    ]
+    assert seen.best == 200
+    best = {200 - 2 * n for n in range(20)}
+    assert all(row.config for row in seen.trials if row.number in best), "status.result has them"
+    assert all(row.message for row in seen.trials if row.state is TrialState.FAILED)
+
+
+def test_a_small_document_has_the_table_as_it_is_and_once():
+    found = trials(2.0, 1.0, state=TrialState.SUCCEEDED)
+    found[3] = Trial(number=3, config={"lr": 0.3}, state=TrialState.FAILED, message="x" * 300)
+    table = record.SweepRecord.of(found, a_sweep()).table()
+    adds = Summary(a_sweep(), found)
+    assert adds.progress(found, {}, HEAD).sweep == table
+    head = HEAD.model_copy(update={"result": ProgressResult(sweep=table)})
+    done = adds.progress(found, {}, head)
+    assert (done.result, done.sweep) == (head.result, None)
+
+
+def test_of_trials_with_long_texts_and_names_each_keeps_its_value():
+    found = {
+        number: trial.model_copy(
+            update={
+                "config": {f"{p:02}" + "n" * 90: "ü" * 200 for p in range(20)},
+                "checkpoint_uri": "s3://" + "a" * 1000,
+                "message": "ü" * 2000,
+            }
+        )
+        for number, trial in a_large_sweep().items()
+    }
+    whole = Summary(a_sweep(), found).progress(found, {}, HEAD)
+    assert len(json.dumps(whole.to_dict())) < OPERATOR_READS
+    assert whole.sweep is not None
+    assert [(row.number, row.value) for row in whole.sweep.trials] == [
+        (trial.number, trial.value) for trial in found.values()
+    ]
+    assert whole.sweep.trials[-1].config, "the best one's are left out last"
 
 
 WAITS = "rank 0 waits in ray.train.report for over 30 s for rank 1, which is elsewhere"
@@ -317,7 +402,7 @@ def test_the_final_value_is_that_of_the_result():
         assert table.reported(number, 6, 0.1) is False, "Ray Tune tells of it later"
     assert [trial.value for trial in table.trials.values()] == [0.5, None], "NaN is no value"
     assert failures == []
-    assert table.best == table.trials[1]
+    assert record.best_done(table.trials, "min") == table.trials[1]
 
 
 @pytest.mark.parametrize("value", [True, "nan", None, math.nan, math.inf])
@@ -353,6 +438,35 @@ def test_where_no_other_trial_does_steps_the_attempt_ends_and_that_trial_comes_l
     following.follow(2, a_document(60, state=RunState.SUCCEEDED, result=result))
     following.follow(1, a_document(3, step_time=9.0, state=RunState.FAILED, failure=LOST))
     assert following.trials[1].state is TrialState.FAILED, "nothing else is left to find out"
+    assert failures == []
+
+
+def test_where_the_others_were_done_before_a_trial_began_that_is_lost_the_attempt_ends():
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    assert table.begin_next() is not None
+    result = ProgressResult(metrics={"loss": 1.0})
+    long_ago = time.time() - 3600
+    table.follow(1, a_document(60, step_time=long_ago, state=RunState.SUCCEEDED, result=result))
+    assert table.begin_next() is not None
+    table.follow(2, a_document(0, step_time=None, state=RunState.FAILED, failure=LOST))
+    assert failures == [Failure(kind="Infrastructure", message=f"trial 2: {LOST.message}")]
+    assert table.postpone() == [2], "the next attempt trains it again"
+
+
+def test_a_trial_that_is_lost_before_a_step_while_others_do_steps_has_failed_alone():
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    assert [table.begin_next() is None for _ in (1, 2)] == [False, False]
+    table.follow(1, a_document(60, step_time=time.time() + 60))
+    table.follow(2, a_document(0, step_time=None, state=RunState.FAILED, failure=LOST))
+    assert table.trials[2].state is TrialState.FAILED
+    assert failures == []
+
+
+def test_a_trial_that_a_rule_has_ended_for_a_loss_has_failed_alone():
+    table, failures = a_table(a_sweep(), trials(None, None, state=TrialState.PENDING))
+    ruled = LOST.model_copy(update={"loss": "WorkerLost"})
+    table.follow(1, a_document(3, step_time=5.0, state=RunState.FAILED, failure=ruled))
+    assert table.trials[1].state is TrialState.FAILED
     assert failures == []
 
 

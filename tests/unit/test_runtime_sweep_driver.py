@@ -14,12 +14,16 @@ from trainingrun_protocol.contract import (
     ContractSweep,
     RunContract,
 )
-from trainingrun_protocol.progress import Progress, RunState
+from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE
+from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState, TrialState
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.document import Documents
+from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
+from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.driver import SweepDriver
+from trainingrun_runtime.sweep.record import Trial
 
 PATIENCE_S = 30.0
 SWEEP = ContractSweep(
@@ -114,3 +118,127 @@ def test_a_driver_that_cannot_read_what_the_former_one_noted_says_so(
         record.unlink()
         begins.join(PATIENCE_S)
     wait_until(lambda progress: progress.storage_error is None, documents.path)
+
+
+ASHA = SWEEP.model_copy(
+    update={"perturbation_interval": None, "asha": True, "grace_steps": 10, "reduction_factor": 2}
+)
+BUG = Failure(kind="Application", message="a bug")
+
+
+def a_driver(contract: RunContract, attempt: int) -> SweepDriver:
+    lease = Lease.take(Bucket.open(contract.storage.uri), attempt, "pod", 0.0)
+    return SweepDriver(contract, ASHA, lease, 0.0, Documents(contract))
+
+
+def after_one_was_stopped(contract: RunContract, attempt: int = 1) -> SweepDriver:
+    """A driver that has begun both trials, of which ASHA has stopped the second one."""
+    driver = a_driver(contract, attempt)
+    assert [driver._begin_next(), driver._begin_next()] == ["0001-01", "0002-01"]
+    for number in (1, 2):
+        driver._table.reported(number, 10, float(number))
+    ends(driver, 2, RunState.SUSPENDED, step=10)
+    return driver
+
+
+def ends(driver: SweepDriver, number: int, state: RunState, **facts: object) -> None:
+    found = Progress.model_validate({"attempt": 1, "state": state, **facts})
+    progress_document.write(driver._jobs[number].document, found)
+
+
+def test_a_sweep_of_which_no_trial_was_trained_to_its_end_fails(contract: RunContract) -> None:
+    driver = after_one_was_stopped(contract)
+    ends(driver, 1, RunState.FAILED, step=15, failure=BUG)
+    assert driver._conclude() == FAILED_EXIT_CODE
+    failed = progress_document.read(driver._documents.path)
+    assert failed is not None
+    assert (failed.state, failed.result) == (RunState.FAILED, None)
+    message = "none of the 2 trials was trained to its end; trial 1: a bug"
+    assert failed.failure == Failure(kind="Application", message=message)
+    assert run_result.read(driver._lease.bucket) is None
+
+
+def test_a_trial_that_was_stopped_is_not_the_result_where_the_others_end_without_a_value(
+    contract: RunContract,
+) -> None:
+    driver = after_one_was_stopped(contract)
+    ends(driver, 1, RunState.SUCCEEDED, step=60, result=ProgressResult(metrics={"loss": "NaN"}))
+    assert driver._conclude() == FAILED_EXIT_CODE
+    failed = progress_document.read(driver._documents.path)
+    assert failed is not None
+    assert failed.failure is not None
+    assert failed.failure.message == (
+        "none of the 1 trials that were trained to their end has a value to compare"
+    )
+    assert run_result.read(driver._lease.bucket) is None
+
+
+def test_the_next_attempt_tries_those_again_that_failed_where_none_was_trained_to_its_end(
+    contract: RunContract,
+) -> None:
+    driver = after_one_was_stopped(contract)
+    ends(driver, 1, RunState.FAILED, step=15, failure=BUG)
+    assert driver._conclude() == FAILED_EXIT_CODE
+    following = a_driver(contract, 2)
+    assert following._table.left() == [1]
+    again, stopped = following._table.trials.values()
+    assert (again.state, again.value, again.message) == (TrialState.PENDING, None, "")
+    assert again.reports == [(10, 1.0)], "else ASHA may stop it by those that are stopped"
+    assert (stopped.state, stopped.value) == (TrialState.STOPPED, 2.0)
+    assert following._begin_next() == "0001-01"
+    ends(following, 1, RunState.SUCCEEDED, step=60, result=ProgressResult(metrics={"loss": 5.0}))
+    assert following._conclude() == DONE_EXIT_CODE
+    result = run_result.read(following._lease.bucket)
+    assert result is not None
+    assert result.sweep is not None
+    assert (result.metrics, result.sweep.best) == ({"loss": 5.0}, 1), "though 2 had a better value"
+    assert a_driver(contract, 3)._table.left() == []
+
+
+@pytest.mark.parametrize(
+    ("others", "left"),
+    [
+        ([TrialState.FAILED], [1, 2]),
+        ([TrialState.PENDING], [2]),
+        ([TrialState.SUCCEEDED], []),
+    ],
+    ids=["all failed", "one is left", "one was trained to its end"],
+)
+def test_what_failed_is_tried_again_once_nothing_else_is_left(
+    contract: RunContract, others: list[TrialState], left: list[int]
+) -> None:
+    lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
+    states = dict(enumerate([TrialState.FAILED, *others], start=1))
+    trials = {
+        number: Trial(number=number, config={"lr": 0.1}, state=state, value=1.0)
+        for number, state in states.items()
+    }
+    record.write(lease, trials, ASHA)
+    assert a_driver(contract, 2)._table.left() == left
+
+
+def test_the_result_of_a_large_sweep_is_one_that_a_later_driver_can_report(
+    contract: RunContract, tmp_path: Path
+) -> None:
+    lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
+    config = {f"rate_of_the_layer_group_{p:02}" * 3: 1 / (p + 7) for p in range(20)}
+    trials = {
+        number: Trial(number=number, config=config, state=TrialState.SUCCEEDED, value=1.0)
+        for number in range(1, 201)
+    }
+    record.write(lease, trials, ASHA)
+    driver = a_driver(contract, 2)
+    assert driver._conclude() == DONE_EXIT_CODE
+    result = run_result.read(driver._lease.bucket)
+    assert result is not None
+    later = Documents(contract, tmp_path / "later.json")
+    later.succeeded(result)
+    for path in (driver._documents.path, later.path):
+        assert path.stat().st_size < 256 * 1024
+        read = Progress.model_validate_json(path.read_bytes())
+        assert read.result is not None
+        assert read.result.sweep is not None
+        assert len(read.result.sweep.trials) == 200
+    noted = record.read(driver._lease.bucket)
+    assert noted is not None
+    assert all(trial.config == config for trial in noted.trials), "the bucket has all of it"

@@ -54,8 +54,8 @@ def unsaved(progress: Progress | None) -> str:
     nothing = ", without a last checkpoint"
     if progress is None:
         return nothing
-    if progress.sweep is not None:
-        left = [row.number for row in progress.sweep.trials if row.state is TrialState.RUNNING]
+    if progress.trials is not None:
+        left = [row.number for row in progress.trials.trials if row.state is TrialState.RUNNING]
         trials = "trial" if len(left) == 1 else "trials"
         return f", {trials} {', '.join(map(str, left))} without a last checkpoint" if left else ""
     saved = progress.checkpoint is not None and progress.checkpoint.step >= progress.step

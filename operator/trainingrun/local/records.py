@@ -200,7 +200,7 @@ class Record:
                 "uri": progress.restored_from,
                 "step": progress.resumed_from_step,
             }
-        table = progress.sweep or (progress.result.sweep if progress.result else None)
+        table = progress.trials
         if table is not None:
             status["sweep"] = progress_status.sweep(table).to_dict()
         if progress.result is not None:

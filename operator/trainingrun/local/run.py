@@ -361,11 +361,11 @@ class _Loop:
             if rank not in self.large:
                 self.large.add(rank)
                 self.display.note(sentence, style="yellow")
-        if progress.sweep is not None:  # the other trials continue
+        if progress.trials is not None:  # the other trials continue
             for line in self.sweep_losses.record(progress):
                 self.display.note(line)
         over = self.interruptions.record(progress)
-        if over is None or progress.sweep is not None:
+        if over is None or progress.trials is not None:
             return
         what = "training stopped"
         preempted = self.preemption.node if self.preemption is not None else None

@@ -37,7 +37,7 @@ def wait_of(
         return Wait("Ray's nodes", nodes, of_nodes)
     if progress is None:
         return Wait("the driver, which imports Ray Train")
-    if progress.sweep is not None:
+    if progress.trials is not None:
         return None
     if progress.resumed_from_step is not None:
         return Wait("the first step")

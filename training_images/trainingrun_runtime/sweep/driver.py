@@ -23,7 +23,13 @@ from trainingrun_protocol.exit_codes import (
     LEASE_LOST_EXIT_CODE,
     SUSPEND_EXIT_CODE,
 )
-from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
+from trainingrun_protocol.progress import (
+    Failure,
+    Progress,
+    ProgressResult,
+    RunState,
+    TrialState,
+)
 
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import trial_coordinator
@@ -39,7 +45,7 @@ from ..store.lease import Lease, Superseded
 from ..store.storage_errors import StorageError
 from ..store.storage_retry import StorageRetry
 from ..worker.preemption_notice import PreemptionNotice, PreemptionNoticeWatcher
-from . import record, search, tuning
+from . import record, search, summary, tuning
 from .schedulers import Population
 from .trial import JobFolder, TrialJob
 from .trial_folders import TrialFolders
@@ -262,7 +268,8 @@ class SweepDriver:
         """Write the outcome to bucket and document; returns the exit code."""
         self._follow()
         unfinished = self._table.postpone()
-        trials, best = self._table.trials, self._table.best
+        trials = self._table.trials
+        best = record.best_done(trials, self._sweep.mode)
         self._retry(self._record)
         if self._failure is None and unfinished:
             if suspend_requested():
@@ -272,8 +279,13 @@ class SweepDriver:
         if self._failure is None and best is None:
             last = next((t for t in reversed(trials.values()) if t.message), None)
             why = f"; trial {last.number}: {last.message}" if last is not None else ""
-            message = f"none of the {len(trials)} trials has a value to compare{why}"
-            self._failure = Failure(kind="Application", message=message)
+            done = sum(trial.state is TrialState.SUCCEEDED for trial in trials.values())
+            what = (
+                f"none of the {done} trials that were trained to their end has a value to compare"
+                if done
+                else f"none of the {len(trials)} trials was trained to its end"
+            )
+            self._failure = Failure(kind="Application", message=what + why)
         if self._failure is not None or best is None:
             log.error("the sweep failed: %s", self._failure)
             self._end(RunState.FAILED)
@@ -284,7 +296,10 @@ class SweepDriver:
             best_checkpoint_uri=best.best_checkpoint_uri,
             sweep=record.SweepRecord.of(trials, self._sweep).table(),
         )
-        self._result = self._retry(lambda: run_result.write(self._lease, result))
+        # A later driver that finds the result reports it in a document, too.
+        alone = Progress(attempt=self._contract.attempt, result=result)
+        kept = summary.bounded(alone, self._sweep.mode).result or result
+        self._result = self._retry(lambda: run_result.write(self._lease, kept))
         self._end(RunState.SUCCEEDED)
         return DONE_EXIT_CODE
 

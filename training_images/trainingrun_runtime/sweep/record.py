@@ -6,6 +6,7 @@ state that Ray Tune writes for itself: reading a pickle from the bucket would ru
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -151,6 +152,17 @@ def best(trials: Mapping[int, Trial], mode: str) -> Trial | None:
     None if no trial has reported the metric. Of equal ones it is the first.
     """
     rated = [t for t in trials.values() if t.value is not None and t.state is not TrialState.FAILED]
-    done = [trial for trial in rated if trial.state is TrialState.SUCCEEDED]
+    return min(rated, key=partial(rank, mode), default=None)
+
+
+def best_done(trials: Mapping[int, Trial], mode: str) -> Trial | None:
+    """The best of the trials that were trained to their end; None: none of them has a value."""
+    found = best(trials, mode)
+    return found if found is not None and found.state is TrialState.SUCCEEDED else None
+
+
+def rank(mode: str, one: Trial | TrialRow) -> tuple[bool, bool, float, int]:
+    """By which trials are sorted, the best one first; last those that cannot be the best."""
     sign = 1 if mode == "min" else -1
-    return min(done or rated, key=lambda t: (sign * (t.value or 0.0), t.number), default=None)
+    unrated = one.value is None or one.state is TrialState.FAILED
+    return unrated, one.state is not TrialState.SUCCEEDED, sign * (one.value or 0.0), one.number

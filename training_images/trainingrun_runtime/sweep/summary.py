@@ -1,6 +1,8 @@
 """One progress document from those of all trials; pure."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from trainingrun_protocol.contract import ContractSweep
@@ -13,11 +15,25 @@ from trainingrun_protocol.progress import (
     RecordKind,
     RunState,
     Seconds,
+    TrialRow,
     TrialState,
 )
+from trainingrun_protocol.wire import Wire
 
 from . import record
 from .record import Trial
+
+LARGEST = 240 * 1024
+"""Bytes of a document. The operator reads none of more than 256 KiB (`MAX_BYTES`)."""
+LONGEST_MESSAGE = 100
+"""Characters of a trial's message in a document that would be larger."""
+
+_LESS: tuple[Callable[[TrialRow], dict[str, Any]], ...] = (
+    lambda row: {"message": row.message[:LONGEST_MESSAGE]},
+    lambda _: {"config": {}, "checkpoint_uri": None},
+    lambda _: {"message": ""},
+)
+"""What a trial has less of in such a document, each only where those before are not enough."""
 
 
 class Summary:
@@ -70,11 +86,12 @@ class Summary:
         stored = min(waiting, key=lambda f: f.storage_error_since or 0.0, default=head)
         if head.storage_error is not None:
             stored = head
+        in_result = head.result is not None and head.result.sweep is not None
         waits = [f for f in running if f.data_wait_share is not None]
         slowest = max(waits, key=lambda f: f.data_wait_share or 0.0, default=head)
         talks = [f for f in running if f.communication_wait_share is not None]
         most = max(talks, key=lambda f: f.communication_wait_share or 0.0, default=head)
-        return head.model_copy(
+        whole = head.model_copy(
             update={
                 "state": _state(running, self._step_time is not None)
                 if not head.state.final
@@ -103,9 +120,11 @@ class Summary:
                 "lost_nodes": sorted({node for f in documents.values() for node in f.lost_nodes}),
                 "storage_error": stored.storage_error,
                 "storage_error_since": stored.storage_error_since,
-                "sweep": record.SweepRecord.of(trials, self._sweep).table(),
+                # Once: with the table of a large sweep twice nobody reads the document.
+                "sweep": None if in_result else record.SweepRecord.of(trials, self._sweep).table(),
             }
         )
+        return bounded(whole, self._sweep.mode)
 
     def _add_records(self, number: int, document: Progress) -> None:
         for found in document.records:
@@ -142,6 +161,34 @@ class Summary:
         return Seconds(
             **{name: value / self._sweep.concurrency for name, value in spent.model_dump().items()}
         )
+
+
+def bounded(document: Progress, mode: str) -> Progress:
+    """The document within `LARGEST`: its table has less of trials, of the worst ones first.
+
+    Each trial keeps its number, state, step and value.
+    """
+    result, over = document.result, _size(document) - LARGEST
+    table = document.sweep or (result.sweep if result is not None else None)
+    if table is None or over <= 0:
+        return document
+    worst_first = sorted(table.trials, key=partial(record.rank, mode), reverse=True)
+    rows = {row.number: row for row in worst_first}
+    for less in _LESS:
+        for number, row in rows.items():
+            if over > 0:
+                rows[number] = row.model_copy(update=less(row))
+                over -= _size(row) - _size(rows[number])
+    table = table.model_copy(update={"trials": [rows[number] for number in sorted(rows)]})
+    if document.sweep is not None:
+        return document.model_copy(update={"sweep": table})
+    kept = result.model_copy(update={"sweep": table}) if result is not None else None
+    return document.model_copy(update={"result": kept})
+
+
+def _size(message: Wire) -> int:
+    """Bytes as `progress.document` writes it."""
+    return len(json.dumps(message.to_dict()))
 
 
 def _sum(spent: Iterable[Seconds]) -> Seconds:

@@ -1,7 +1,7 @@
 """The folders of trials in the bucket: what is in them as a driver begins, and who trains there."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainingrun_protocol.contract import ContractRestore, ContractSweep, ContractTrial, RunContract
@@ -56,13 +56,23 @@ class TrialFolders:
                 else search.configs(self._sweep, self._contract.uid)
             )
             former = [Trial(number=n, config=config) for n, config in enumerate(drawn, start=1)]
-        if all(trial.state is TrialState.FAILED for trial in former):
-            # The operator tries the run again; what failed is all that there is to try.
-            again: dict[str, Any] = {"state": TrialState.PENDING, "message": ""}
-            again |= {"value": None, "metrics": {}}
-            again |= {"reports": []} if self._population is None else {}
-            former = [trial.model_copy(update=again) for trial in former]
-        return [self._resumed(trial) for trial in former]
+        return [self._resumed(trial) for trial in self._tried_again(former)]
+
+    def _tried_again(self, former: Sequence[Trial]) -> Sequence[Trial]:
+        """With those that failed as trials to train, where all are final and there is no result."""
+        done = record.best_done({trial.number: trial for trial in former}, self._sweep.mode)
+        if done is not None or not all(trial.state.final for trial in former):
+            return former
+        # The operator tries the run again; what failed is all that there is to try.
+        again: dict[str, Any] = {"state": TrialState.PENDING, "message": ""}
+        again |= {"value": None, "metrics": {}}
+        # Where others are stopped its comparisons stand too: else all may come to be stopped.
+        stopped = any(trial.state is TrialState.STOPPED for trial in former)
+        again |= {"reports": []} if self._population is None and not stopped else {}
+        return [
+            trial.model_copy(update=again) if trial.state is TrialState.FAILED else trial
+            for trial in former
+        ]
 
     def _resumed(self, trial: Trial) -> Trial:
         """A trial that was under way has the steps that its newest checkpoint holds."""

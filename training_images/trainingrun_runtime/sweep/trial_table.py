@@ -9,7 +9,7 @@ from trainingrun_protocol.contract import ContractSweep
 from trainingrun_protocol.progress import Failure, Progress, RunState, TrialState
 
 from ..store.reported_metrics import number_of
-from . import record, summary
+from . import summary
 from .record import Trial
 from .schedulers import Population, Rungs
 from .search import Search
@@ -42,6 +42,7 @@ class TrialTable:
     ) -> None:
         self._population, self._draw = population, draw
         self._begun: set[int] = set()
+        self._began: dict[int, float] = {}  # trial -> when its process did, Unix time
         self._sweep, self._give_up = sweep, give_up
         self._trials = {trial.number: trial for trial in trials}
         self._summary = Summary(sweep, self._trials)
@@ -57,11 +58,6 @@ class TrialTable:
         with self._lock:
             return dict(self._trials)
 
-    @property
-    def best(self) -> Trial | None:
-        """The best one so far."""
-        return record.best(self.trials, self._sweep.mode)
-
     def left(self) -> list[int]:
         """Trials that are to be trained."""
         return [number for number, trial in self.trials.items() if not trial.state.final]
@@ -73,6 +69,7 @@ class TrialTable:
             if number is None:
                 return None
             self._begun.add(number)
+            self._began[number] = time.time()
             former = self._documents.pop(number, None)
             if former is not None:
                 self._summary.leg_ended(number, former)
@@ -183,12 +180,13 @@ class TrialTable:
         return population.followed(trial, found)
 
     def _failed(self, trial: Trial, found: Progress) -> Trial:
-        """An error of the training ends the trial alone, and so does the loss of its workers again
-        and again where others are not lost; any other failure ends the attempt.
+        """An error of the training ends the trial alone, and so do a rule, and the loss of its
+        workers again and again where others are not lost; any other failure ends the attempt.
         """
         failure = found.failure
         alone = failure is not None and (
             failure.kind == "Application"
+            or failure.loss is not None  # for which a rule has ended it
             or (failure.kind == "Infrastructure" and self._others_train(trial, found))
         )
         if failure is not None and alone:
@@ -203,7 +201,8 @@ class TrialTable:
     def _others_train(self, trial: Trial, found: Progress) -> bool:
         """Whether others have done steps meanwhile, or were done, and it had an attempt before."""
         others = {n: one for n, one in self._documents.items() if n != trial.number}
-        since = found.step_time or 0.0
+        # Without a step of its own, what others did before it began is not meanwhile.
+        since = max(found.step_time or 0.0, self._began.get(trial.number, 0.0))
         if any((one.step_time or 0.0) > since for one in others.values()):
             return True
         done = any(one.state is TrialState.SUCCEEDED for one in self._trials.values())

@@ -203,9 +203,9 @@ def _ready(
     """Whether the run is where its spec wants it: it trains, is suspended, or has succeeded."""
     wanted = context.wanted_workers(draft)
     enough = context.run.spec.minimum_workers if context.is_elastic else wanted
-    if progress is not None and progress.sweep is not None:
+    if progress is not None and progress.trials is not None:
         # At a sweep's end fewer trials are left than could be trained at once.
-        left = sum(not trial.state.final for trial in progress.sweep.trials)
+        left = sum(not trial.state.final for trial in progress.trials.trials)
         enough = wanted = min(wanted, left * context.run.spec.workers.count)
     kind = ConditionType.READY
     if progress and trains(progress) and progress.world_size >= enough and not context.suspends:

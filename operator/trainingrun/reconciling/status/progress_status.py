@@ -81,8 +81,7 @@ def record_progress(context: ReconcileContext, draft: StatusDraft, attempt: Atte
         changes["progress"] = run_progress(progress, draft.status.progress)
     if progress.hang is not None:
         changes["hang"] = hang(progress.hang)
-    # A driver that finds the run done reports its result alone.
-    table = progress.sweep or (progress.result.sweep if progress.result else None)
+    table = progress.trials
     if table is not None:
         changes["sweep"] = sweep(table)
     resumed = attempt.resumed_from_step
