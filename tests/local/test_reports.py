@@ -83,6 +83,19 @@ def test_rows_of_a_former_group_that_arrive_late_destroy_nothing(bucket: Bucket)
     assert steps(bucket) == list(range(1, 21))
 
 
+def test_a_group_that_reports_nothing_keeps_what_was_reported_before_it(bucket: Bucket) -> None:
+    driver = Driver(bucket, 1)
+    driver.inbox.begin(1, None)
+    driver.report(1, 1, 30)
+    driver.writer.write()
+    driver.inbox.begin(2, Origin(1, 1, 30))
+    driver.writer.write()
+    driver.inbox.begin(3, Origin(1, 2, 36))
+    driver.report(3, 40, 40)
+    driver.writer.write()
+    assert steps(bucket) == [*range(1, 31), 40]
+
+
 def test_what_the_bucket_did_not_take_is_written_by_the_next_call(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,9 @@ class ReportWriter:
             for batch in self._take(self._seen):
                 number, added = self._begun
                 added = added if number == batch.number else 0
+                # Without a row too: later groups lead back through this one.
+                part = self._open.setdefault(batch.group, _Open(batch.origin))
                 for row in batch.rows[added:]:
-                    part = self._open.setdefault(batch.group, _Open(batch.origin))
                     if part.is_full:
                         self._write(batch.group, part)
                         part = self._next(batch.group, part)
