@@ -203,8 +203,7 @@ class Attempt:
             self._coordinator.failed.remote(failure), lambda: self._documents.failed(failure)
         )
         self._loss_writer.write()
-        with contextlib.suppress(StorageError, Superseded):
-            self._renew_lease()  # it says that this driver has ended and was not lost
+        self._say_in_lease_that_it_ended()
 
     def _rows(self, seen: int) -> list[Batch]:
         rows = self._coordinator.rows.remote(seen)
@@ -326,6 +325,7 @@ class Attempt:
             self._retry(self._renew_lease)  # no step is lost: the next driver counts no loss
             self._write_page(RunState.SUSPENDED)
             self._write_final(coordinator.suspended.remote(), self._documents.suspended)
+            self._say_in_lease_that_it_ended()
             return SUSPEND_EXIT_CODE
         log.error("training failed", exc_info=error)
         self._committer.drain(COMMITS_AFTER_FAILURE_S)
@@ -385,6 +385,11 @@ class Attempt:
         except ray.exceptions.RayError as error:  # the lease counts, the history does not
             log.warning("the coordinator did not tell the losses of the run: %s", error)
         self._lease.renew(time.time())
+
+    def _say_in_lease_that_it_ended(self) -> None:
+        """After the final document: this driver was not lost, so the next one counts no loss."""
+        with contextlib.suppress(StorageError, Superseded):
+            self._renew_lease()
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: make a checkpoint before its Ray ends."""
