@@ -427,7 +427,7 @@ def test_once_a_training_function_has_ended_its_last_lines_are_kept_at_once(
     node.says(pid, rank=1)
     wait_for(lambda: b"[rank 1] 199\n" in node.copied)
     node.says(pid, rank=1, ended=True)
-    lines = last_lines.keep(node.bucket, Source(1, 1, 1), "rank 1 raised an error")
+    lines = last_lines.keep(node.bucket, Source(1, 1, 1), "rank 1 raised an error", time.time())
     assert lines == [str(number) for number in range(150, 200)]
     found = kept_output.failed(node.bucket, 1)
     assert found is not None
@@ -439,10 +439,25 @@ def test_of_a_rank_whose_node_is_lost_the_lines_that_are_there_are_kept(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(last_lines, "_WAIT_S", 0.0)
-    assert last_lines.keep(bucket, Source(1, 1, 0), "rank 0 died") == []
+    assert last_lines.keep(bucket, Source(1, 1, 0), "rank 0 died", NOW) == []
     put(bucket, Source(1, 1, 0), NOW, "of the former group")
     put(bucket, Source(1, 2, 0), NOW, "so far")
-    assert last_lines.keep(bucket, Source(1, 2, 0), "rank 0 died") == ["so far"]
+    assert last_lines.keep(bucket, Source(1, 2, 0), "rank 0 died", NOW) == ["so far"]
+
+
+def test_the_lines_of_a_lost_heads_worker_group_are_not_those_of_the_same_number(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each driver counts its groups from 1, and a head is replaced within the attempt."""
+    monkeypatch.setattr(last_lines, "_WAIT_S", 0.0)
+    rank, next_driver = Source(1, 1, 0), NOW + 60
+    put(bucket, rank, NOW, "CUDA error")
+    bucket.put(kept_output.key(rank, NOW + 30, last=True), b"")
+    assert last_lines.read(bucket, rank, next_driver) == [], "it has printed nothing yet"
+    put(bucket, rank, next_driver - 3, "by a clock that is behind the head's")
+    lines = ["by a clock that is behind the head's"]
+    assert last_lines.read(bucket, rank, next_driver) == lines
+    assert last_lines.keep(bucket, rank, "rank 0 died", next_driver) == lines
 
 
 @pytest.fixture

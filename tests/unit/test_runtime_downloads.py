@@ -1,9 +1,11 @@
 """What each rank downloads of a checkpoint before it is restored, and that it verifies it."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +278,116 @@ def test_the_header_of_a_file_that_is_not_here_is_read_alone(
         fetched.content(name)
         assert fetched.header(name) == header
         fetched.close()
+
+
+RESTORING = """
+import sys
+from trainingrun_runtime.checkpoints.downloads import Fetched
+from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store.bucket import Bucket
+bucket = Bucket.open(sys.argv[1])
+fetched = Fetched(bucket, manifest.committed(bucket)[0])
+fetched.content("state-0.safetensors")
+print(fetched.folder.name, flush=True)
+sys.stdin.read()
+"""
+
+
+Restoring = tuple[subprocess.Popen[str], Path]
+
+
+@pytest.fixture
+def restoring(
+    bucket: Bucket, newest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Restoring]:
+    """Another rank with the same temporary folder, and where its files are."""
+    shared = tmp_path / "temporary"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    with subprocess.Popen(
+        [sys.executable, "-c", RESTORING, bucket.root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(shared), "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdout is not None
+        yield process, shared / process.stdout.readline().strip()
+        process.kill()
+
+
+def restore_again(bucket: Bucket, newest: Manifest) -> None:
+    Fetched(bucket, newest).close()
+
+
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_what_a_killed_rank_has_downloaded_is_removed_by_the_next_one(
+    bucket: Bucket, newest: Manifest, restoring: Restoring, waited_for: bool
+) -> None:
+    process, folder = restoring
+    restore_again(bucket, newest)
+    assert (folder / "state-0.safetensors").exists(), "it still restores"
+    process.kill()
+    if waited_for:
+        process.wait()
+    else:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    restore_again(bucket, newest)
+    assert not folder.exists()
+
+
+def test_a_killed_rank_is_known_though_another_process_has_its_number(
+    bucket: Bucket, newest: Manifest, restoring: Restoring
+) -> None:
+    process, folder = restoring
+    taken = folder.with_name(folder.name.replace(f"-{process.pid}-", f"-{os.getpid()}-"))
+    folder.rename(taken)
+    restore_again(bucket, newest)
+    assert not taken.exists()
+
+
+def elsewhere(called: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """What the kernel tells this process of itself, but for one answer."""
+
+    def answer(place: Any, **options: Any) -> Any:
+        if str(place) != where:
+            return called(place, **options)
+        if where == "/proc/self":
+            raise FileNotFoundError(where)
+        return "another one"
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("owner", "call", "where"),
+    [
+        pytest.param(socket, "gethostname", None, id="another pod"),
+        pytest.param(os, "readlink", "/proc/self/ns/pid", id="another container"),
+        pytest.param(Path, "read_text", "/proc/sys/kernel/random/boot_id", id="another machine"),
+        pytest.param(os, "readlink", "/proc/self", id="nobody knows"),
+    ],
+)
+def test_files_whose_process_may_live_elsewhere_are_kept(
+    bucket: Bucket,
+    newest: Manifest,
+    restoring: Restoring,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    call: str,
+    where: str | None,
+) -> None:
+    """A volume may be the temporary folder of several containers, pods and machines."""
+    process, folder = restoring
+    process.kill()
+    process.wait()
+    with monkeypatch.context() as there:
+        answer = elsewhere(getattr(owner, call), where) if where else lambda: "digits-1-worker-1"
+        there.setattr(owner, call, answer)
+        restore_again(bucket, newest)
+        assert folder.exists()
+    restore_again(bucket, newest)
+    assert not folder.exists()
 
 
 def test_a_checkpoint_that_a_rank_refused_is_skipped(bucket: Bucket, tmp_path: Path) -> None:

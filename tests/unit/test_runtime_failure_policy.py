@@ -1,6 +1,8 @@
 """How often an attempt begins again by itself, and what it says of the groups that it has lost."""
 
 import errno
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,9 @@ from trainingrun_runtime.driver.failure_policy import (
 from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
 from trainingrun_runtime.ray_internals.training import FailureDecision, WorkerHealthCheckFailedError
+from trainingrun_runtime.store import kept_output
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.kept_output import Source
 
 
 def death(reason: str) -> ClassifiedFailure:
@@ -111,7 +116,7 @@ class Coordinator:
 
     def __getattr__(self, name: str) -> Any:
         place = RankPlace("r0", "node-0", "pod-0")
-        known = {"place_of": place, "commits": 0}
+        known = {"place_of": place, "commits": 0, "newest_group": 1}
         return SimpleNamespace(remote=lambda *_: known.get(name))
 
 
@@ -145,3 +150,27 @@ def test_another_pod_is_waited_for_only_where_the_operator_is_told_to_make_it(
     policy = AttemptPolicy(Coordinator(), bucket, 1, [rule])
     assert policy.make_decision(WorkerGroupError("failed", {0: error})) is FailureDecision.RETRY
     assert bool(asked) is waits
+
+
+@pytest.mark.parametrize(
+    ("age_s", "decision"),
+    [
+        pytest.param(60.0, FailureDecision.RETRY, id="of a driver whose head was lost"),
+        pytest.param(0.0, FailureDecision.RAISE, id="of the group that has failed"),
+    ],
+)
+def test_a_rule_is_met_by_no_line_of_a_former_driver_s_worker_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, decision: FailureDecision
+) -> None:
+    """Each driver counts its groups from 1, and a head is replaced within the attempt."""
+    monkeypatch.setattr(failure_policy.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(failure_policy.survivors, "save_last_step", lambda *_: None)
+    monkeypatch.setattr(failure_policy.last_lines, "_WAIT_S", 0.0)
+    bucket, source = Bucket.open(f"file://{tmp_path}/run"), Source(1, 1, 0)
+    rule = ContractRule(when=ContractWhen(log_pattern="Xid 79"), then="Fail")
+    policy = AttemptPolicy(Coordinator(), bucket, 1, [rule])
+    printed = time.time() - age_s
+    text = kept_output.written(printed, "Xid 79: the GPU has fallen off the bus")
+    bucket.put(kept_output.key(source, printed), text.encode())
+    dead = WorkerHealthCheckFailedError("it failed", failure=RuntimeError("The actor died."))
+    assert policy.make_decision(WorkerGroupError("failed", {0: dead})) is decision

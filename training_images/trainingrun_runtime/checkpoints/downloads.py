@@ -11,10 +11,12 @@ half of the time.
 """
 
 import contextlib
+import hashlib
 import mmap
 import os
 import re
 import shutil
+import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -98,7 +100,7 @@ class Fetched:
         self._bucket, self.manifest, self._retry = bucket, manifest, retry
         self._ranks, self._in_memory = ranks, list[BinaryIO]()
         self._private: dict[str, mmap.mmap] = {}
-        self._temporary = tempfile.TemporaryDirectory(prefix="restore-", ignore_cleanup_errors=True)
+        self._temporary = _temporary_folder()
         self.folder = Path(self._temporary.name)
         """Where those are that others may map; those in memory by symbolic links."""
 
@@ -355,6 +357,66 @@ def _free_memory() -> float:
     used, limit = rank_measures.read_memory()
     free = psutil.virtual_memory().available
     return float(free if limit is None else min(free, limit - used))
+
+
+def _temporary_folder() -> "tempfile.TemporaryDirectory[str]":
+    """A new one, once those are removed whose processes were killed: their files fill the disk."""
+    prefix, pid, place = "restore-", os.getpid(), _place()
+    started = _started(pid)
+    if place is not None and started:
+        prefix = f"{prefix}{place}-"
+        _remove_left(prefix)
+        prefix = f"{prefix}{pid}-{started}-"
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
+def _remove_left(prefix: str) -> None:
+    """Remove the folders whose names begin so and whose processes are gone."""
+    named = re.compile(rf"{prefix}([1-9][0-9]{{0,8}})-([0-9]+)-\w+", re.ASCII)
+    with contextlib.suppress(OSError):
+        folder = Path(tempfile.gettempdir())
+        for name in os.listdir(folder):
+            match = named.fullmatch(name)
+            if match is not None and _is_gone(int(match[1]), match[2]):
+                shutil.rmtree(folder / name, ignore_errors=True)  # another rank may do it, too
+
+
+def _place() -> str | None:
+    """Where a process id means one process. None: that is not known.
+
+    Other containers of the pod, and with a volume other pods, may have the same temporary folder.
+    """
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return None  # of another namespace than this process
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        told = f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except (OSError, ValueError):  # no Linux
+        return None
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _is_gone(pid: int, started: str) -> bool:
+    """Whether it is certain that a process that was started then is there no longer."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        pass
+    return _started(pid) not in (started, None)
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in ticks since the kernel's start. None: that is not known.
+
+    Of one that was killed, and for which nobody has waited yet, the empty string.
+    """
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return "" if told[0] in ("Z", "X") else told[19]
+    except (OSError, IndexError):
+        return None
 
 
 def _umask() -> int:

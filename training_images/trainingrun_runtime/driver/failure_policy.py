@@ -79,6 +79,7 @@ class AttemptPolicy(FailurePolicy):
         self._remedied: ClassifiedFailure | None = None
         self._saved: ClassifiedFailure | None = None  # whose last step was asked for
         self._of_controller: set[tuple[str, ...]] = set()  # `repeats_at` of its errors
+        self._made = time.time()  # by the driver, before its first worker group
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         """RETRY within the attempt, or RAISE to end it."""
@@ -159,7 +160,7 @@ class AttemptPolicy(FailurePolicy):
         lines: list[str] = []
         if failure.ranks and failure_rules.have_patterns(self._rules):
             self._save_last_step(failure)  # first: what a rank has printed may be late
-            lines = last_lines.read(self._bucket, self._source(failure))
+            lines = last_lines.read(self._bucket, self._source(failure), self._made)
         return failure_rules.judge(self._rules, failure, lines)
 
     def _disrupted(self, failure: ClassifiedFailure, facts: FailureFacts) -> None:
@@ -239,7 +240,8 @@ class AttemptPolicy(FailurePolicy):
         ended = Failure(kind=kind, message=message, traceback=str(error), retry=retry)
         lines: list[str] = []
         if found.ranks:
-            lines = last_lines.keep(self._bucket, self._source(found), message)
+            source = self._source(found)
+            lines = last_lines.keep(self._bucket, source, message, self._made)
             ended = ended.model_copy(update={"rank": found.ranks[0], "last_lines": _shown(lines)})
         if facts is not None:  # a rule ends the attempt for a loss that no record has
             ended = ended.model_copy(update={"loss": failure_rules.CLASSES[found.cause]})
