@@ -1,7 +1,11 @@
 """When the folders into which scripts write are a checkpoint, and what is in it."""
 
 import os
+import shutil
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
 from trainingrun_runtime.store.storage_retry import StorageRetry
+from trainingrun_runtime.worker import script_folder
 from trainingrun_runtime.worker.script_folder import SETTLED_S, ScriptFolder, is_temporary
 
 LATER = SETTLED_S + 1
@@ -178,6 +183,173 @@ def test_a_part_that_changed_since_it_was_planned_is_no_part(
     assert not folder.upload(Save(1, state.fingerprint, ("last.pt",)), bucket, KEY, 0, RETRY)
     (folder.path / "last.pt").unlink()
     assert not folder.upload(Save(1, state.fingerprint, ()), bucket, KEY, 0, RETRY)
+
+
+def test_a_folder_that_the_script_has_deleted_is_an_empty_part(
+    folder: ScriptFolder, bucket: Bucket
+) -> None:
+    folder.path.rmdir()
+    state = folder.state({}, 1, time.time() + LATER)
+    assert folder.upload(Save(1, state.fingerprint, ()), bucket, KEY, 0, RETRY)
+
+
+@pytest.fixture
+def during(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> Callable[..., bool]:
+    """Uploads all of a folder; the script does something just before the file `at` is read.
+
+    The files are written before, in the order of `of`, and each has its name as content.
+    """
+    writing = Bucket.writing
+
+    def upload(folder: ScriptFolder, does: Callable[[], object], *of: str, at: str) -> bool:
+        for name in of:
+            file = folder.path / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(name)
+            time.sleep(0.02)  # more than the precision of a file's times
+        state = folder.state({}, 1, time.time() + LATER)
+
+        @contextmanager
+        def and_does(
+            self: Bucket, key: str, size: int, part: int | None = None
+        ) -> Iterator[Callable[[bytes | memoryview], object]]:
+            with writing(self, key, size, part) as append:
+                if key == f"{KEY}/{at}":
+                    does()
+                yield append
+
+        monkeypatch.setattr(Bucket, "writing", and_does)
+        save = Save(1, state.fingerprint, tuple(sorted(state.files)))
+        return folder.upload(save, bucket, KEY, 0, RETRY)
+
+    return upload
+
+
+def test_a_file_that_appears_while_others_are_uploaded_is_in_the_next_checkpoint(
+    folder: ScriptFolder, bucket: Bucket, during: Callable[..., bool]
+) -> None:
+    def writes() -> None:
+        (folder.path / "2").mkdir()
+        (folder.path / "2/model.pt").write_text("new")
+
+    assert during(folder, writes, "1/model.pt", "1/state.pt", at="1/state.pt")
+    assert sorted(digests(bucket, KEY, [0])) == ["1/model.pt", "1/state.pt"]
+
+
+@pytest.mark.parametrize("changed", ["1/model.pt", "1/state.pt"], ids=["later", "now"])
+def test_a_saved_file_that_is_written_to_before_it_is_uploaded_makes_no_checkpoint(
+    folder: ScriptFolder, during: Callable[..., bool], changed: str
+) -> None:
+    def writes() -> None:
+        (folder.path / changed).write_text("other")
+
+    assert not during(folder, writes, "1/model.pt", "1/state.pt", at="1/state.pt")
+
+
+def test_a_file_that_is_overwritten_with_each_checkpoint_is_uploaded_before_the_others(
+    folder: ScriptFolder, bucket: Bucket, during: Callable[..., bool]
+) -> None:
+    def writes() -> None:
+        (folder.path / "latest").write_text("2")
+
+    assert during(folder, writes, "1/a.pt", "1/z.pt", "latest", at="1/z.pt")
+    assert bucket.get(f"{KEY}/latest") == b"latest"
+
+
+def deletes(folder: ScriptFolder) -> None:
+    shutil.rmtree(folder.path / "1")
+
+
+def renames(folder: ScriptFolder) -> None:
+    (folder.path / "1").rename(folder.path / "best")
+
+
+def replaces(folder: ScriptFolder) -> None:
+    (folder.path / "new.tmp").write_text("1/same.pt")
+    (folder.path / "new.tmp").rename(folder.path / "1/model.pt")
+
+
+@pytest.mark.parametrize("does", [deletes, renames, replaces])
+def test_what_is_deleted_or_replaced_meanwhile_is_in_the_checkpoint_as_it_was(
+    folder: ScriptFolder,
+    bucket: Bucket,
+    during: Callable[..., bool],
+    does: Callable[[ScriptFolder], None],
+) -> None:
+    assert during(folder, lambda: does(folder), "1/model.pt", "2/model.pt", at="2/model.pt")
+    assert bucket.get(f"{KEY}/1/model.pt") == b"1/model.pt"
+    assert sorted(digests(bucket, KEY, [0])) == ["1/model.pt", "2/model.pt"]
+
+
+def test_a_file_that_is_written_to_and_then_deleted_makes_no_checkpoint(
+    folder: ScriptFolder, during: Callable[..., bool]
+) -> None:
+    def does() -> None:
+        (folder.path / "1/model.pt").write_text("1/wrong.pt")
+        deletes(folder)
+
+    assert not during(folder, does, "1/model.pt", "2/model.pt", at="2/model.pt")
+
+
+def test_so_many_files_are_held_open_for_that_and_those_that_are_uploaded_last(
+    folder: ScriptFolder, during: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_folder, "_MOST_HELD", 1)
+    names = ("1/model.pt", "2/model.pt", "3/model.pt")
+    assert during(folder, lambda: deletes(folder), *names, at="3/model.pt")
+
+    def deletes_another() -> None:
+        (folder.path / "2/model.pt").unlink()
+
+    assert not during(folder, deletes_another, *names, at="3/model.pt")
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no second filesystem")
+def test_no_file_of_a_volume_is_held_open_since_its_folder_could_not_be_deleted_on_nfs(
+    tmp_path: Path, bucket: Bucket, during: Callable[..., bool]
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as volume:
+        (tmp_path / "pod").symlink_to(volume)
+        folder = ScriptFolder(tmp_path / "pod")
+        folder.prepare(bucket, None, RETRY)
+
+        def is_open() -> list[str]:
+            return [
+                file
+                for link in Path("/proc/self/fd").iterdir()
+                if (file := os.path.realpath(link)).startswith(f"{volume}/")
+            ]
+
+        found: list[str] = []
+        names = ("1/model.pt", "2/model.pt")
+        assert during(folder, lambda: found.extend(is_open()), *names, at="2/model.pt")
+        assert found == [f"{volume}/2/model.pt"], "the one that is uploaded"
+        assert not during(folder, lambda: deletes(folder), *names, at="2/model.pt")
+
+
+def test_the_second_discarded_checkpoint_in_a_row_is_said_with_what_to_do(
+    folder: ScriptFolder, during: Callable[..., bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = iter(["other", "another", "one more", "the last"])
+
+    def writes() -> None:
+        (folder.path / "last.pt").write_text(next(texts))
+
+    def upload(does: Callable[[], object]) -> bool:
+        return during(folder, does, "last.pt", "1/model.pt", at="1/model.pt")
+
+    assert not upload(writes)
+    assert upload(lambda: None), "not in a row"
+    assert not upload(writes)
+    assert caplog.messages == []
+    assert not upload(writes)
+    assert caplog.messages == [
+        "rank 0: the second checkpoint in a row is discarded, since the script changed or deleted "
+        "last.pt in the 0 s that the upload of 2 files (0.00 GB) has taken; keep fewer "
+        "checkpoints, write them less often, or replace files by renaming new ones"
+    ]
+    assert not upload(writes)
+    assert len(caplog.messages) == 1, "once"
 
 
 class Group:

@@ -54,7 +54,7 @@ class Told:
     folder: FolderState | None = None
     """Of the lowest rank of a pod; none: as told before."""
     uploaded: tuple[int, str | None] | None = None
-    """Number of a save, and where its part is, as Ray names it; none: the folder has changed."""
+    """Number of a save, and where its part is, as Ray names it; none: the part has changed."""
     deadline: float | None = None
     """Unix time in seconds at which this pod, or a node of the group, ends."""
 
@@ -66,7 +66,7 @@ class Save:
     number: int
     """1, 2, 3 … in the worker group."""
     fingerprint: str
-    """Of the folder, which may have changed meanwhile."""
+    """Of the folder, which may have changed before the upload begins."""
     files: tuple[str, ...]
     """Those of this pod."""
 

@@ -4,16 +4,24 @@ Nobody tells when a script has written a whole checkpoint. So the folder counts 
 files in it, once it is settled: no file is open for writing, and none has changed for `SETTLED_S`.
 What a script that has ended with 0 has written is whole. A script that has ended otherwise, such as
 by SIGTERM, may have left a file half written, which it changed shortly before.
+
+A checkpoint is what the folder had once it was settled. Scripts go on while it is uploaded: what
+they write beside its files is in the next one, and what they delete or replace is held open until
+it is uploaded. Not by hard links: a new link, too, changes a file's stamp.
 """
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -23,12 +31,16 @@ from ..store.bucket import Bucket
 from ..store.manifest import FileDigest, Manifest, digest_file
 from ..store.storage_retry import StorageRetry
 
+log = logging.getLogger(__name__)
+
 SETTLED_S = 5.0
 """Seconds without a change. A checkpoint of several files may have pauses between them."""
 FOLDER = "checkpoints"
 """In the state directory."""
 _PIECE = 8 * 1024 * 1024
 """Bytes that are read at once."""
+_MOST_HELD = 256
+"""Files of a save that are held open at once. A process may often have 1,024 open."""
 _UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete")
 _TEMPORARY = (*_UNFINISHED, ".lock", ".log", "~")
 """Endings of names that are left out."""
@@ -65,6 +77,7 @@ class ScriptFolder:
         self.path = path
         self._first: dict[str, Stamp] = {}
         self._whole: dict[str, Stamp] | None = None  # when no file was open for writing
+        self._discarded = 0  # saves in a row that the script has changed while they were uploaded
 
     def prepare(self, bucket: Bucket, manifest: Manifest | None, retry: StorageRetry) -> None:
         """Make it hold a checkpoint and nothing else; files that are as committed stay.
@@ -115,27 +128,58 @@ class ScriptFolder:
             retry: repeats requests to the store.
 
         Returns:
-            Whether the folder is still as it was when the save was planned: else what is uploaded
-            is no checkpoint.
+            Whether it is what was in the folder when the save was planned: else what is uploaded is
+            no checkpoint. What else the scripts have written meanwhile does not matter.
 
         Raises:
             StorageError: the store did not answer.
         """
-        digests = {}
-        for name in save.files:
-            if _fingerprint(self._stamps()) != save.fingerprint:
-                return False
-            try:
-                sent = retry(partial(_send, self.path / name, bucket, f"{key}/{name}"))
-            except FileNotFoundError:
-                return False
-            digests[name] = asdict(sent)
-        if _fingerprint(self._stamps()) != save.fingerprint:
+        stamps, began = self._stamps(), time.monotonic()
+        if _fingerprint(stamps) != save.fingerprint:
             return False
+        # The newest first: one with the name of the last checkpoint is overwritten with each.
+        names = sorted(save.files, key=lambda name: stamps[name][1], reverse=True)
+        digests = {}
+        with ExitStack() as opened:
+            held = self._hold(names, opened)
+            for name in names:
+                path, sent = self.path / name, None
+                with (
+                    suppress(FileNotFoundError, NotADirectoryError),
+                    held.pop(name, None) or path.open("rb") as file,
+                ):
+                    sent = retry(partial(_send, file, path, stamps[name], bucket, f"{key}/{name}"))
+                if sent is None:
+                    size = sum(stamps[each][0] for each in names)
+                    self._discard(rank, name, len(names), size, time.monotonic() - began)
+                    return False
+                digests[name] = asdict(sent)
         if digests:
             own = f"{key}/{digest_file(rank)}"
             retry(lambda: bucket.put(own, json.dumps(digests).encode()))
+        self._discarded = 0
         return True
+
+    def _hold(self, names: Sequence[str], opened: ExitStack) -> dict[str, BinaryIO]:
+        """Open files of a save, the last `_MOST_HELD` of these names."""
+        held: dict[str, BinaryIO] = {}
+        with suppress(OSError):  # what is missing is found when it is to be uploaded
+            # Another filesystem may be a claim: on NFS no folder with an open file can be deleted.
+            own_disk = self.path.stat().st_dev == self.path.parent.stat().st_dev
+            for name in islice(reversed(names), _MOST_HELD if own_disk else 0):
+                held[name] = opened.enter_context((self.path / name).open("rb"))
+        return held
+
+    def _discard(self, rank: int, name: str, files: int, size: int, took_s: float) -> None:
+        """Count a save that the script has changed, and say so at the second in a row."""
+        self._discarded += 1
+        if self._discarded == 2:
+            log.warning(
+                "rank %d: the second checkpoint in a row is discarded, since the script changed or "
+                "deleted %s in the %.0f s that the upload of %d files (%.2f GB) has taken; keep "
+                "fewer checkpoints, write them less often, or replace files by renaming new ones",
+                *(rank, name, took_s, files, size / 1e9),
+            )
 
     def _stamps(self) -> dict[str, Stamp]:
         """The files in it that count, by their names."""
@@ -151,10 +195,7 @@ class ScriptFolder:
                 unfinished = unfinished or is_unfinished(inside)
                 with suppress(OSError):  # it is gone, or a link to nothing
                     if not is_temporary(inside) and file.is_file():
-                        stat = file.stat()
-                        # The first alone is set back by a copy, the second by nothing.
-                        changed = max(stat.st_mtime_ns, stat.st_ctime_ns)
-                        found[inside] = (stat.st_size, changed, stat.st_ino)
+                        found[inside] = _stamp(file.stat())
         return found, unfinished
 
     def _is_written(self) -> bool:
@@ -176,6 +217,11 @@ class ScriptFolder:
         return False
 
 
+def _stamp(stat: os.stat_result) -> Stamp:
+    # The first time alone is set back by a copy, the second by nothing.
+    return stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_ino
+
+
 def _just_before(end: float, stamps: Iterable[Stamp]) -> bool:
     """Whether a file was changed in the `SETTLED_S` before this Unix time."""
     return any(end - SETTLED_S <= changed / 1e9 <= end for _, changed, _ in stamps)
@@ -185,12 +231,29 @@ def _fingerprint(stamps: Mapping[str, Stamp]) -> str:
     return blake2b(json.dumps(sorted(stamps.items())).encode(), digest_size=16).hexdigest()
 
 
-def _send(file: Path, bucket: Bucket, key: str) -> FileDigest:
-    """Upload a file; the size and digest of what was sent."""
+def _send(file: BinaryIO, path: Path, stamp: Stamp, bucket: Bucket, key: str) -> FileDigest | None:
+    """Upload an open file; the size and digest of what was sent. None: it is not what it was."""
+    if not _is_unchanged(file, path, stamp):
+        return None
     sent, digest = 0, blake3()
-    with file.open("rb") as content, bucket.writing(key, file.stat().st_size) as append:
-        while piece := content.read(_PIECE):
+    file.seek(0)  # it may be repeated
+    with bucket.writing(key, stamp[0]) as append:
+        while piece := file.read(_PIECE):
             digest.update(piece)
             append(piece)
             sent += len(piece)
-    return FileDigest(sent, digest.hexdigest())
+        unchanged = _is_unchanged(file, path, stamp)
+    return FileDigest(sent, digest.hexdigest()) if unchanged else None
+
+
+def _is_unchanged(file: BinaryIO, path: Path, stamp: Stamp) -> bool:
+    """Whether an open file has what it had, also where the script has deleted or replaced it."""
+    found = os.fstat(file.fileno())
+    if _stamp(found) == stamp:
+        return True
+    with suppress(OSError):  # it is deleted
+        if path.stat().st_ino == found.st_ino:
+            return False
+    # That has changed the second of its times. What is written into it sets the first.
+    size, changed, inode = stamp
+    return (found.st_size, found.st_ino) == (size, inode) and found.st_mtime_ns <= changed
