@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support import notebook_cells
+from support import cli_server, notebook_cells
 from support.apiserver import ApiServer
 from support.binaries import skipping_unavailable
 from support.s3 import CREDENTIALS, S3Server, running_s3
@@ -18,6 +18,8 @@ from trainingrun import Client, RunError
 from trainingrun.api.status import Phase
 from trainingrun.api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from trainingrun.client import RunTimeoutError, following
+from trainingrun.client.run import Run
+from trainingrun.client.sources import Cluster
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebooks" / "cluster.ipynb"
 PAGE = NOTEBOOK.parents[1] / "python.md"
@@ -227,6 +229,35 @@ def test_events_and_what_changes_a_run_are_those_of_the_command_line(
         with pytest.raises(RunError) as gone:
             call()
         assert said(gone).startswith(f"{where}: not found")
+
+
+def test_no_name_deletes_or_changes_every_run_of_a_namespace(
+    apiserver: ApiServer, namespace: str
+) -> None:
+    client, where = Client(), Cluster(namespace)
+    for name in ("one", "two"):
+        client.submit("m:f", storage="s3://runs/x", name=name)
+    before = [each.object for each in client.list()]
+    for name in ("", ".", "..", "a/b", "one/..", "one/status"):
+        run = Run(where, name)
+        for request in (
+            lambda: client.get(name).delete(),  # noqa: B023 - it is called now
+            run.delete,
+            run.suspend,
+            run.wait,
+            run.retry,
+        ):
+            with pytest.raises(RunError) as refused:
+                request()
+            assert said(refused).startswith(f"{name!r} is no name of a TrainingRun; write ")
+        for command in ("delete", "suspend", "get", "watch"):
+            code, output, errors = cli_server.call(command, name, "--namespace", namespace)
+            assert (code, output) == (1, "")
+            assert errors.startswith(f"{name!r} is no name of a TrainingRun; write ")
+    for none in (".", "..", f"{namespace}/trainingruns", f"../namespaces/{namespace}"):
+        code, _, errors = cli_server.call("delete", "one", "--namespace", none)
+        assert (code, "is no name of a namespace; write " in errors) == (1, True)
+    assert [each.object for each in client.list()] == before
 
 
 def test_what_cannot_be_submitted_is_refused_with_the_command_lines_sentences(

@@ -16,8 +16,9 @@ from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
 from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
+from trainingrun.client import following
 from trainingrun.client.errors import UnreachableError
-from trainingrun.client.kube import Kube
+from trainingrun.client.kube import Kube, RefusedError
 from trainingrun.local.terminal_text import plain, plain_lines
 
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"
@@ -279,6 +280,87 @@ def test_a_wrong_name_is_said_in_a_sentence(server: Server, command: str) -> Non
     assert errors.startswith("TrainingRun digts in namespace team-a: not found")
 
 
+NO_NAMES = ["", ".", "..", "a/b", "a..b", "Digits", "digits-", "digits\n", "x" * 254]
+
+
+@pytest.fixture
+def asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of all requests."""
+    paths: list[str] = []
+    answer = server.answer
+
+    def noting(path: str) -> tuple[int, Any]:
+        paths.append(path)
+        return answer(path)
+
+    monkeypatch.setattr(server, "answer", noting)
+    return paths
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=repr)
+@pytest.mark.parametrize(
+    "command", ["get", "watch", "top", "events", "logs", "suspend", "delete", "retry", "export"]
+)
+def test_a_name_that_no_run_can_have_is_refused_before_any_request(
+    asked: list[str], command: str, name: str
+) -> None:
+    code, output, errors = call(command, name)
+    assert (code, output, asked) == (1, "", [])
+    assert errors == (
+        f"{name!r} is no name of a TrainingRun; write at most 253 lower-case letters, digits, "
+        "hyphens and dots, with a letter or digit first, last and beside each dot\n"
+    )
+
+
+@pytest.mark.parametrize("name", NO_NAMES, ids=repr)
+def test_no_call_of_the_client_asks_for_a_name_that_no_object_can_have(
+    asked: list[str], name: str
+) -> None:
+    kube, object_of_it = Kube(None, None), {"metadata": {"name": name}}
+    pod = {"metadata": {"name": name, "labels": {}}}
+    variable = {
+        "name": "RAY_AUTH_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}},
+    }
+    for request in (
+        lambda: kube.run(name),
+        lambda: kube.set_suspend(name, True),
+        lambda: kube.delete(name),
+        lambda: kube.create(object_of_it),
+        lambda: kube.apply(object_of_it),
+        lambda: kube.apply_config_map(object_of_it),
+        lambda: kube.log_tail(name, "ray-head", 1, 1, False),
+        lambda: list(kube.pod_log(pod)),
+        lambda: kube.ray_token({"spec": {"containers": [{"env": [variable]}]}}),
+    ):
+        with pytest.raises(RunError, match=r" is no name of an? \w+; write at most 253 "):
+            request()
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a.b", "Team", "x" * 64], ids=repr)
+def test_a_name_that_no_namespace_can_have_is_refused_before_any_request(
+    asked: list[str], name: str
+) -> None:
+    said = (
+        f"{name!r} is no name of a namespace; write at most 63 lower-case letters, digits and "
+        "hyphens, with a letter or digit first and last"
+    )
+    assert call("list", "--namespace", name) == (1, "", f"{said}\n")
+    map_of_it = {"metadata": {"name": "x", "namespace": name}}
+    kube = Kube(None, None)
+    for request in (lambda: kube.within(name), lambda: kube.apply_config_map(map_of_it)):
+        with pytest.raises(RunError) as refused:
+            request()
+        assert str(refused.value) == said
+    assert asked == []
+
+
+def test_a_name_with_dots_is_one(server: Server) -> None:
+    server.answers[f"{RUNS}/of.a-former.version"] = [(200, a_run("Running"))]
+    assert call("get", "of.a-former.version")[0] == 0
+
+
 def test_the_api_servers_own_message_is_printed(server: Server) -> None:
     server.answers[RUNS] = [(403, {"message": "trainingruns is forbidden: User u cannot list"})]
     assert call("list") == (1, "", "TrainingRuns: trainingruns is forbidden: User u cannot list\n")
@@ -348,6 +430,92 @@ def test_watch_says_so_when_the_run_is_deleted(server: Server) -> None:
     assert (code, errors) == (1, "digits was deleted\n")
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Running"])
+def test_watch_does_not_take_a_later_run_of_the_same_name_for_the_one_it_follows(
+    server: Server, phase: str
+) -> None:
+    def of(uid: str, phase: str) -> tuple[int, dict[str, Any]]:
+        run = a_run(phase)
+        return 200, {**run, "metadata": {**run["metadata"], "uid": uid}}
+
+    later = [of("b", phase), of("b", "Succeeded")]
+    server.answers[f"{RUNS}/digits"] = [of("a", "Running"), of("a", "Running"), *later]
+    code, output, errors = call("watch", "digits")
+    assert (code, errors) == (1, "digits was deleted\n")
+    assert len(output.splitlines()) == 1
+
+
+BUSY = [(429, "too many requests"), (500, "etcd has no leader"), (502, ""), (503, ""), (504, "")]
+
+
+def test_an_api_server_that_is_busy_or_restarts_does_not_end_watch(server: Server) -> None:
+    away = [(status, {"message": message}) for status, message in BUSY]
+    server.answers[f"{RUNS}/digits"] = [
+        (200, a_run("Running")),
+        *away,
+        (502, b"<html>Bad Gateway</html>"),
+        (200, a_run("Succeeded")),
+    ]
+    code, output, errors = call("watch", "digits")
+    assert (code, errors) == (0, "")
+    assert output.endswith("digits: Succeeded · attempt 1\n")
+
+
+def test_an_api_server_that_stays_busy_ends_watch_after_a_while(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert following._UNREACHABLE_TIMEOUT_S == 60
+    monkeypatch.setattr(following, "_UNREACHABLE_TIMEOUT_S", 0.2)
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (503, {"message": "overloaded"})]
+    began = time.monotonic()
+    code, _, errors = call("watch", "digits")
+    assert (code, errors) == (1, "TrainingRun digits in namespace team-a: overloaded\n")
+    assert time.monotonic() - began > 0.2
+
+
+def test_what_the_api_server_refuses_ends_watch_at_once(server: Server) -> None:
+    refused = (422, {"message": "the object is not valid"})
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), refused, (200, a_run("Succeeded"))]
+    code, _, errors = call("watch", "digits")
+    assert code == 1
+    assert errors == "TrainingRun digits in namespace team-a: the object is not valid\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "soon"),
+    [
+        (UnreachableError("no route"), True),
+        *((RefusedError("", status), True) for status, _ in BUSY),
+        (RefusedError("", 404), False),
+        (RunError("of a bucket"), False),
+        (ValueError("of what was read"), False),
+    ],
+    ids=repr,
+)
+def test_it_is_known_of_which_errors_a_later_call_may_succeed(error: Exception, soon: bool) -> None:
+    assert following.passes(error) is soon
+
+
+def test_events_of_a_former_run_of_the_name_are_left_out(server: Server) -> None:
+    def event(message: str, **involved: str) -> dict[str, Any]:
+        return {
+            "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "involvedObject": {"kind": "TrainingRun", "name": "digits", **involved},
+            "message": message,
+        }
+
+    run = a_run("Running")
+    run["metadata"]["uid"] = "1a2b"
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    found = [event("of-this", uid="1a2b"), event("of-former", uid="9f9f"), event("of-any")]
+    server.answers["/api/v1/namespaces/team-a/events"] = [(200, {"items": found})]
+    code, output, errors = call("events", "digits")
+    assert (code, errors) == (0, "")
+    assert sorted(line.split()[-1] for line in output.splitlines()[1:]) == ["of-any", "of-this"]
+    server.answers[f"{RUNS}/digits"] = [(404, {"message": "gone"})]
+    assert call("events", "digits")[2].startswith("TrainingRun digits in namespace team-a: not fo")
+
+
 def test_a_cluster_that_does_not_answer_is_named_as_such(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +550,67 @@ def test_without_a_kubeconfig_the_sentence_says_what_to_set(
     assert code == 1
     assert errors.startswith("no cluster is configured")
     assert "KUBECONFIG" in errors
+
+
+def test_a_context_that_is_named_needs_no_current_one(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    config = yaml.safe_load(file.read_text())
+    other = {"name": "other", "context": {"cluster": "c", "user": "u", "namespace": "team-b"}}
+    config["contexts"].append(other)
+    del config["current-context"]
+    server.answers[RUNS] = [(200, {"items": [a_run("Running")]})]
+    for current in ({}, {"current-context": "nowhere"}, {"current-context": "other"}):
+        file.write_text(yaml.safe_dump({**config, **current}))
+        code, output, _ = call("list", "--context", "here")
+        assert (code, output.splitlines()[1].split()[0]) == (0, "digits")
+    assert Kube(None, None).namespace == "team-b"
+
+
+def test_without_a_current_context_one_is_asked_for(server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(file.read_text().replace("current-context", "former-context"))
+    code, output, errors = call("list")
+    assert (code, output) == (1, "")
+    assert "Expected key current-context in " in errors
+    assert errors.endswith("); set KUBECONFIG, or name a --context\n")
+    code, _, errors = call("list", "--context", "elsewhere")
+    assert (code, "Expected object with name elsewhere in " in errors) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"users: [{name: u, user: {token: secret",
+        b"users:\n\t- token: secret",
+        b"token: secret: secret",
+        b"[1, 2]",
+        b"7",
+        b"secret",
+        b"\xff\xfe\xfa",
+        b"",
+        b"{}",
+        b"contexts: 1",
+        b"contexts: [1]",
+        b"current-context: a\ncontexts: [{name: a, context: 5}]",
+        b"contexts: [{name: a}, {nam: b}]",
+        b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\nclusters: [{name: c, "
+        b"cluster: {server: 5}}]",
+        b"current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: "
+        b"[{name: c, cluster: {server: s}}]\nusers: [{name: u, token: secret}]",
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("options", [[], ["--context", "a"]], ids=["current", "named"])
+def test_a_kubeconfig_that_cannot_be_read_is_one_sentence_without_what_is_in_it(
+    server: Server, tmp_path: Path, text: bytes, options: list[str]
+) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_bytes(text)
+    code, output, errors = call("list", *options)
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert str(file) in errors
+    assert "KUBECONFIG" in errors
+    assert "secret" not in errors
 
 
 def test_in_a_pod_without_a_kubeconfig_it_uses_the_pods_service_account(

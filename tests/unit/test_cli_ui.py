@@ -215,7 +215,16 @@ def test_logs_are_the_last_lines_of_each_rank_or_of_one(server: Server, asking: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/x", "/runs/team-a", "/runs/team-a/..%2F..", "/runs/A/b", "/runs//b"]
+    "path",
+    [
+        "/x",
+        "/runs/team-a",
+        "/runs/team-a/..%2F..",
+        "/runs/A/b",
+        "/runs//b",
+        "/runs/team.a/b",
+        "/runs/team-a/b..c",
+    ],
 )
 def test_there_is_no_other_page(asking: Asking, path: str) -> None:
     status, text, _ = asking.ask(path, Cookie=asking.cookie)

@@ -41,6 +41,64 @@ def test_a_run_that_goes_on_is_no_error_but_a_timeout(server: Server) -> None:
     assert isinstance(late.value, RunError)
 
 
+def test_a_later_run_of_the_same_name_is_not_what_is_waited_for(server: Server) -> None:
+    answer(server, phase="Running")
+    answer(server, phase="Running")
+    answer(server, phase="Succeeded")
+    run = Client().get("digits")  # which takes the first answer
+    server.answers[f"{RUNS}/digits"][-1][1]["metadata"]["uid"] = "87654321-9"
+    with pytest.raises(RunError) as gone:
+        run.wait()
+    assert str(gone.value) == "digits was deleted"
+    assert run.wait().phase == "Succeeded", "which another call follows from its own first look"
+
+
+def test_an_api_server_that_restarts_does_not_end_what_waits_for_a_run(server: Server) -> None:
+    answer(server, phase="Running")
+    answer(server, phase="Running")
+    for status in (500, 503, 429):
+        server.answers[f"{RUNS}/digits"].append((status, {"message": "etcd has no leader"}))
+    answer(server, phase="Succeeded")
+    assert Client().get("digits").wait().phase == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("given", "config"),
+    [
+        ({}, {"lr": 1, "warmup": 2}),
+        ({"config": {"lr": 0.5}}, {"lr": 0.5, "warmup": 2}),
+        ({"training": {"config": {"lr": 0.5}}}, {"lr": 0.5, "warmup": 2}),
+        ({"training": {"config": {"lr": 0.5}}, "config": {"warmup": 3}}, {"lr": 0.5, "warmup": 3}),
+        ({"training": {"config": {"lr": 0.5}}, "config": {"lr": None}}, {"warmup": 2}),
+        ({"training": {"config": {"lr": None}}, "config": {"warmup": 3}}, {"warmup": 3}),
+        ({"training": {"config": None}}, None),
+        ({"training": None, "config": {"lr": 0.5}}, {"lr": 0.5, "warmup": 2}),
+        ({"config": {}}, {"lr": 1, "warmup": 2}),
+    ],
+    ids=str,
+)
+def test_a_retry_takes_changes_of_the_config_in_either_way_and_both(
+    server: Server, given: dict[str, Any], config: dict[str, Any] | None
+) -> None:
+    former = {**WRITTEN, "metadata": {"name": "digits", "namespace": "team-a", "uid": "12345678"}}
+    server.answers[f"{RUNS}/digits"] = [(200, former)]
+    server.answers[RUNS] = [(200, {"items": [former]})]
+    server.answers[f"POST {RUNS}"] = [(201, {})]
+    Client().get("digits").retry(**given)
+    (created,) = server.created
+    assert created["spec"]["training"].get("config") == config
+    assert created["spec"]["training"]["function"] == "a.b:c"
+
+
+def test_a_retry_without_any_training_is_refused_in_a_sentence(server: Server) -> None:
+    former = {**WRITTEN, "metadata": {"name": "digits", "namespace": "team-a", "uid": "12345678"}}
+    server.answers[f"{RUNS}/digits"] = [(200, former)]
+    server.answers[RUNS] = [(200, {"items": [former]})]
+    with pytest.raises(RunError, match=r"^spec\.training is missing"):
+        Client().get("digits").retry(training=None)
+    assert server.created == []
+
+
 def test_a_status_of_another_version_is_named_without_its_values(server: Server) -> None:
     answer(server, {"type": "Failed", "reason": "secret", "message": "secret"}, phase="Failed")
     with pytest.raises(RunError) as unknown:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from support.builders import a_run
 from support.cli_server import call
+from trainingrun import Client, RunError
 from trainingrun.api.status import Phase
 from trainingrun.local import LocalError, records
 from trainingrun.local.display import Display, SteadyStream
@@ -261,6 +262,30 @@ def test_what_the_drivers_of_a_local_run_have_recorded_is_shown_as_its_events(
         ["Warning", "Preempted", "1", "local-2", "is", "preempted"],
         ["Normal", "Restored", "1", "step", "7"],
     ]
+
+
+def test_in_the_folder_of_one_run_no_other_name_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Folder.prepare(a_run(name="one"), None, False).record as record:
+        record.ended(Phase.SUCCEEDED)
+    (own,) = Path("trainingrun-local/one").glob("one-*")
+    for name, place in (
+        ("two", ("--folder", str(own))),
+        ("", ("--folder", str(own))),
+        (f"one/{own.name}", ("--local",)),
+    ):
+        for command in (["get"], ["watch"], ["top"], ["events"], ["metrics"], ["delete", "-y"]):
+            code, output, errors = call(*command, name, *place)
+            assert (code, output) == (1, "")
+            assert errors == (
+                f"the run in {own} is one, not {name}; name that one, or another one's --folder\n"
+            )
+        with pytest.raises(RunError, match="is one, not"):
+            Client(folder=own).get("two").delete()
+    assert "phase  Succeeded" in call("get", "one", "--folder", str(own))[1]
+    assert call("delete", "one", "-y", "--folder", str(own)) == (0, f"{own} deleted\n", "")
 
 
 @pytest.mark.parametrize("default", [True, False])

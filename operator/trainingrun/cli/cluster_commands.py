@@ -202,7 +202,6 @@ def events(source: Source, name: Name) -> None:
 
     With --local: what the drivers of the run have recorded.
     """
-    source.run(name)
     found, why_none = places.events(source, name), "the API server keeps them for an hour"
     if isinstance(source, ThisMachine):
         why_none = "its drivers have recorded nothing"

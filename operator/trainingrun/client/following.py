@@ -18,7 +18,7 @@ from .errors import NotFoundError, UnreachableError
 
 POLL_INTERVAL_S = 1.0
 _UNREACHABLE_TIMEOUT_S = 60.0
-"""How long it continues while the API server does not answer."""
+"""How long it continues while the API server is away (`passes`)."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,28 @@ class Followed:
     """A run that is followed."""
 
     ask: Callable[[], dict[str, Any]]
-    """The run as it is now. Raises NotFoundError and UnreachableError."""
+    """The run as it is now. Raises NotFoundError, and others of which some pass (`passes`)."""
     ends: frozenset[Phase]
     """Phases after which nothing follows by itself. A run that is deleted has ended too."""
+
+
+def of_name(name: str, ask: Callable[[], dict[str, Any]], ends: frozenset[Phase]) -> Followed:
+    """The run of a cluster that has this name at the first look.
+
+    A later one of that name is another run, whose success is not that of this one.
+    """
+    first: str | None = None
+
+    def same() -> dict[str, Any]:
+        nonlocal first
+        found = ask()
+        uid = found["metadata"].get("uid")
+        first = first or uid
+        if uid != first:
+            raise deleted(name)
+        return found
+
+    return Followed(same, ends)
 
 
 def of_folder(own: Path) -> Followed:
@@ -41,6 +60,15 @@ def of_folder(own: Path) -> Followed:
         return found
 
     return Followed(ask, records.ENDS)
+
+
+def passes(error: Exception) -> bool:
+    """Whether a later call may succeed: the API server does not answer, or is busy or restarts."""
+    if isinstance(error, UnreachableError):
+        return True
+    from .kube import RefusedError  # imported late, as a local run needs none
+
+    return isinstance(error, RefusedError) and (error.status >= 500 or error.status == 429)
 
 
 def looks(run: Followed) -> Iterator[dict[str, Any] | None]:
@@ -59,8 +87,9 @@ def looks(run: Followed) -> Iterator[dict[str, Any] | None]:
             if answered_at is None:
                 raise
             return
-        except UnreachableError:
-            if answered_at is None or time.monotonic() - answered_at > _UNREACHABLE_TIMEOUT_S:
+        except RunError as error:
+            away_s = float("inf") if answered_at is None else time.monotonic() - answered_at
+            if away_s > _UNREACHABLE_TIMEOUT_S or not passes(error):
                 raise
             yield None
         else:
@@ -117,6 +146,6 @@ def failure(run: Run) -> str:
     return f"{found['reason']}: {found.get('message', '')}" if found else "no reason is given"
 
 
-def deleted(name: str) -> RunError:
+def deleted(name: str) -> NotFoundError:
     """What is said of a run that is deleted while it is followed."""
-    return RunError(f"{name} was deleted")
+    return NotFoundError(f"{name} was deleted")

@@ -5,16 +5,17 @@ import contextlib
 import copy
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
 
 import urllib3
+import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config import incluster_config
+from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
 
 from ..api.errors import RunError
@@ -25,8 +26,10 @@ from ..reconciling import pod_status
 from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
 from ..rendering.defaults import resolved_by_status
+from . import object_names
 from .errors import NotFoundError, UnreachableError
 
+_ENTRY = re.compile(r"\{.*\}")
 _GROUP = f"/apis/{GROUP}/{VERSION}"
 _TIMEOUT_S = 30
 _PART = 500
@@ -77,20 +80,24 @@ class Kube:
             namespace: Default: the context's, or the pod's own.
 
         Raises:
-            RunError: There is no usable kubeconfig.
+            RunError: There is no usable kubeconfig, or no namespace can have that name.
         """
         self.context = context
         own = _configure(context)
-        self.namespace: str = namespace or own or "default"
+        self.namespace = object_names.of_namespace(namespace or own or "default")
         settings = client.Configuration.get_default_copy()
         # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
         self._client = client.ApiClient(settings)
 
     def within(self, namespace: str) -> "Kube":
-        """The same cluster, by the same connections, with another default namespace."""
+        """The same cluster, by the same connections, with another default namespace.
+
+        Raises:
+            RunError: No namespace can have that name.
+        """
         found = copy.copy(self)
-        found.namespace = namespace
+        found.namespace = object_names.of_namespace(namespace)
         return found
 
     @property
@@ -177,7 +184,8 @@ class Kube:
 
     def _core(self, kind: str, *rest: str) -> str:
         """The path of objects of the core group in the default namespace."""
-        return "/".join(("/api/v1/namespaces", self.namespace, kind, *map(_quoted, rest)))
+        parts = map(object_names.of_object, rest)
+        return "/".join(("/api/v1/namespaces", self.namespace, kind, *parts))
 
     def _on_run(
         self,
@@ -187,9 +195,10 @@ class Kube:
         body: Any = None,
         **how: Any,
     ) -> dict[str, Any]:
+        object_names.of_object(name, f"a {KIND}")
         path = f"{_GROUP}/namespaces/{self.namespace}/{PLURAL}"
         if method != "POST":
-            path += f"/{_quoted(name)}"
+            path += f"/{name}"
         about = f"TrainingRun {name} in namespace {self.namespace}"
         return self._request(method, path, about, query, body, **how)
 
@@ -214,19 +223,25 @@ class Kube:
 
         Raises:
             NotFoundError: There is none of that name.
+            RunError: There can be none, or it cannot be read.
         """
         return dict(resolved_by_status(self._on_run("GET", name)))
 
-    def events(self, name: str) -> list[dict[str, Any]]:
+    def events(self, run: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The Events about a TrainingRun that the API server still has.
+
+        Those about a former run of its name are left out, where they say which one they are about.
 
         Raises:
             RunError: The API server refuses it.
         """
+        name, uid = run["metadata"]["name"], run["metadata"].get("uid")
         about = f"involvedObject.kind={KIND},involvedObject.name={name}"
         query = {"fieldSelector": about}
         found = self._request("GET", self._core("events"), f"the events of {name}", query)
-        return list(found["items"])
+        return [
+            event for event in found["items"] if (event["involvedObject"].get("uid") or uid) == uid
+        ]
 
     def set_suspend(self, name: str, wanted: bool) -> None:
         """Change `spec.suspend` of a TrainingRun.
@@ -415,10 +430,6 @@ class Kube:
             yield from answer.response.stream()
 
 
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
-
-
 def _seen(run: Mapping[str, Any]) -> Bookkeeping:
     return Bookkeeping.read((run.get("status") or {}).get("seen") or {})
 
@@ -437,21 +448,46 @@ def _token_reference(head: Mapping[str, Any]) -> Mapping[str, str] | None:
 def _configure(context: str | None) -> str | None:
     """Sets the client up as kubectl would; the namespace that this names."""
     try:
-        contexts, current = config.list_kube_config_contexts()
-        config.load_kube_config(context=context)
+        return _of_kubeconfig(context)
+    except yaml.YAMLError:  # whose text has a line of the file, perhaps the token's
+        raise RunError(f"{_kubeconfig()} is not YAML; correct it, or set KUBECONFIG") from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{_kubeconfig()} is no kubeconfig ({type(error).__name__}: {error}); correct it, or "
+            "set KUBECONFIG"
+        ) from None
     except (ConfigException, OSError) as error:
         with contextlib.suppress(ConfigException):
             if context is None:
                 config.load_incluster_config()
                 account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
                 return account.with_name("namespace").read_text().strip()
-        reason = " ".join(str(error).split()).rstrip(".")
+        # The client names an entry by all that is in it, a token too.
+        reason = _ENTRY.sub("…", " ".join(str(error).split())).rstrip(".")
         raise RunError(
             f"no cluster is configured ({reason}); set KUBECONFIG, or name a --context"
         ) from None
-    chosen = next((each for each in contexts if each["name"] == context), current)
-    namespace: str | None = chosen["context"].get("namespace")
+
+
+def _of_kubeconfig(context: str | None) -> str | None:
+    """The same by the kubeconfig alone, which needs no current context where another is named."""
+    files = kube_config.KubeConfigMerger(_kubeconfig())
+    if files.config is None:
+        raise ConfigException(f"there is no {_kubeconfig() or 'kubeconfig'}")
+    # The client's own `load_kube_config` does not say which namespace the context names.
+    loader = kube_config.KubeConfigLoader(
+        files.config, context, config_base_path=None, config_persister=files.save_changes
+    )
+    settings = client.Configuration()
+    loader.load_and_set(settings)
+    client.Configuration.set_default(settings)
+    namespace: str | None = loader.current_context["context"].get("namespace")
     return namespace
+
+
+def _kubeconfig() -> str:
+    """Where the kubeconfig is; several files are joined as in KUBECONFIG."""
+    return str(kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
 
 
 @contextlib.contextmanager

@@ -129,10 +129,11 @@ def events(source: Source, name: str) -> list[dict[str, Any]]:
     """The Events of a run that the API server still has; of a local one what its drivers recorded.
 
     Raises:
-        RunError: They cannot be read.
+        RunError: There is no such run, or they cannot be read.
     """
+    run = source.run(name)
     if not isinstance(source, ThisMachine):
-        return source.kube.events(name)
+        return source.kube.events(run)
     with folder_of(on_this_machine(source, name, None)) as bucket:
         from trainingrun_runtime.report_page import history
         from trainingrun_runtime.store import last_progress

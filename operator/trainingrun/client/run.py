@@ -66,6 +66,14 @@ def _status(run: Mapping[str, Any]) -> RunStatus:
         ) from None
 
 
+def _over(base: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Both as one change of a spec, of which a None still removes; `merged` would leave it out."""
+    found = dict(base) if isinstance(base, Mapping) else {}
+    for key, value in changes.items():
+        found[key] = _over(found.get(key), value) if isinstance(value, Mapping) else value
+    return found
+
+
 class Run:
     """A run of a cluster or of this machine. Each call asks where it stands now.
 
@@ -284,14 +292,14 @@ class Run:
             name: Of the new run; None: `<name>-retry-1`, -2, …
             step: Of the checkpoint; None: the newest intact one.
             config: Changes of `training.config`; None as a value removes a key.
-            spec: Changes of further fields of the spec, as in YAML.
+            spec: Changes of any field of the spec, as in YAML; None as a value removes one.
         """
         if isinstance(self._source, ThisMachine):
             raise RunError(
                 "retry is for a run of a cluster; submit again with "
                 f'storage={{"restoreFrom": {{"uri": {self.folder!r}}}}}'
             )
-        changes = {**spec, "training": {**spec.get("training", {}), "config": config or {}}}
+        changes = spec if config is None else _over(spec, {"training": {"config": config}})
         manifest = self._source.retried(self.name, name, step, (), changes, say=LOG.info)
         self._source.kube.create(manifest)
         return Run(self._source, manifest["metadata"]["name"], self._endpoint)

@@ -64,7 +64,7 @@ class Cluster:
     def followed(self, name: str) -> following.Followed:
         """The same, to be followed; one that is suspended goes on once somebody resumes it."""
         ends = frozenset((*ENDED, Phase.DELETING))
-        return following.Followed(lambda: self.kube.run(name), ends)
+        return following.of_name(name, lambda: self.kube.run(name), ends)
 
     def set_suspend(self, name: str, wanted: bool) -> None:
         """Have a run save a checkpoint and free its pods, or continue from that checkpoint.

@@ -237,9 +237,20 @@ def _to_resume(root: Path, name: str) -> tuple[str, int]:
 
 
 def own_folder(name: str, folder: Path | None) -> Path:
-    """The folder of the latest local run of a name; where there is no record, that of all runs."""
+    """The folder of the latest local run of a name; where there is no record, that of all runs.
+
+    Raises:
+        LocalError: It is the folder of one run, which has another name.
+    """
     root = root_of(name, folder)
-    return next(reversed(records.folders(root, name)), root)
+    for own in reversed(records.folders(root, name)):
+        return own
+    found = records.read(root)
+    if found is not None and (of := found["metadata"].get("name")) != name:
+        raise LocalError(
+            f"the run in {root} is {of}, not {name}; name that one, or another one's --folder"
+        )
+    return root
 
 
 def latest(name: str, folder: Path | None) -> dict[str, Any]:

@@ -1,17 +1,16 @@
 """The HTTP side of `trainingrun ui`: addresses, and what is sent with each page."""
 
-import re
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
 from urllib.parse import parse_qsl, unquote
 
+from ...api.errors import RunError
+from ...client import object_names
 from ..local_server import LocalHandler, LocalServer
 from . import pages
 from .pages import Page, Pages
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""Of an object of Kubernetes; no other one goes into the path of a request to the API server."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; "
     "img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -57,17 +56,17 @@ class _Handler(LocalHandler):
     def _page(self) -> Page:
         path, _, query = self.path.partition("?")
         fields = dict(parse_qsl(query))
-        if (namespace := fields.get("namespace", "").strip()) and not _NAME.fullmatch(namespace):
-            return pages.problem(
-                f"{namespace} is no name of a namespace; it has a-z, 0-9 and - alone",
-                HTTPStatus.BAD_REQUEST,
-            )
+        if namespace := fields.get("namespace", "").strip():
+            try:
+                object_names.of_namespace(namespace)
+            except RunError as error:
+                return pages.problem(str(error), HTTPStatus.BAD_REQUEST)
         match [unquote(part) for part in path.split("/")[1:]]:
             case [""]:
                 return self.server.shown.fleet(fields)
-            case ["runs", namespace, name, *rest] if _NAME.fullmatch(namespace) and _NAME.fullmatch(
-                name
-            ):
+            case ["runs", namespace, name, *rest] if object_names.is_of_namespace(
+                namespace
+            ) and object_names.is_of_object(name):
                 if not rest:
                     return self.server.shown.run(namespace, name)
                 if rest == ["logs"]:

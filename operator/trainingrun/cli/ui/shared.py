@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...api.errors import RunError
 from ...client.errors import UnreachableError
-from ...client.kube import RefusedError
+from ...client.following import passes
 from ...reconciling.texts import short
 
 Value = TypeVar("Value")
@@ -60,7 +60,8 @@ class _Entry(Generic[Value]):
             self.reading = Reading(read(), time.time(), None, self._every_s(fresh_s))
         except Exception as error:  # an answer may be anything
             problem = error if isinstance(error, RunError) else unreadable(error)
-            kept = former if _passes(error) else Reading[Value]()
+            # What was read before may still be so, and may still be shown to this user.
+            kept = former if passes(error) else Reading[Value]()
             every_s = min(self._every_s(fresh_s), max(fresh_s, _AFTER_ERROR_S))
             self.reading = kept._replace(problem=problem, every_s=every_s)
         self.until = time.monotonic() + self.reading.every_s
@@ -109,12 +110,6 @@ class Shared:
             return found
         problem = UnreachableError(f"there is no answer after {took_s:.0f} s; it is waited for")
         return found._replace(problem=problem)
-
-
-def _passes(error: Exception) -> bool:
-    """Whether what was read before may still be so, and may still be shown to this user."""
-    busy = isinstance(error, RefusedError) and (error.status >= 500 or error.status == 429)
-    return busy or isinstance(error, UnreachableError)
 
 
 def unreadable(error: Exception) -> RunError:
