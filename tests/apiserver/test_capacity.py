@@ -3,11 +3,14 @@ scheduler and KubeRay's pods are simulated, see `support/simulated_groups.py`.
 """
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
 
+from support.apiserver import ApiError, ApiServer
 from support.operators import (
+    RAY_API,
     a_run,
     credentials_of,
     document,
@@ -56,6 +59,35 @@ FALLBACK = {"afterPreemptions": 1, "afterPendingSeconds": 10}
 def without_spot(cloud: Cloud) -> Cloud:
     groups = (replace(group, stocked=group.name != "spot") for group in cloud.groups)
     return replace(cloud, groups=tuple(groups))
+
+
+POOL = ("pool", "research")
+"""Label and taint of the nodes of a queue's flavor."""
+
+
+def of_flavor(cloud: Cloud) -> Cloud:
+    """All of its nodes are the flavor's."""
+    groups = (
+        replace(group, labels={**group.labels, **dict([POOL])}, taints=(*group.taints, POOL))
+        for group in cloud.groups
+    )
+    return replace(cloud, groups=tuple(groups))
+
+
+async def admit(apiserver: ApiServer, namespace: str) -> None:
+    """What Kueue writes into the workers of the run's RayJob, before KubeRay reads it."""
+
+    def found() -> dict | None:
+        with contextlib.suppress(ApiError):
+            return apiserver.get(RAY_API, "RayJob", "digits-1", namespace)
+
+    job = await eventually(found)
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    key, value = POOL
+    pod = group["template"]["spec"]
+    pod["nodeSelector"] = {**pod.get("nodeSelector", {}), key: value}
+    pod["tolerations"].append({"key": key, "value": value, "effect": "NoSchedule"})
+    apiserver.replace(job)
 
 
 @pytest.fixture
@@ -143,8 +175,10 @@ async def test_where_no_spot_node_is_to_be_had_it_runs_on_on_demand_nodes(
 async def test_the_replacement_of_a_lost_spot_node_goes_to_an_on_demand_node(
     apiserver, namespace, kuberay, head, new_operator, status, cloud_of, monkeypatch
 ):
-    """And nothing else changes, though the operator dies between the decision and the patch."""
-    cloud = cloud_of(CLOUDS["gke"])
+    """And nothing else changes, though the operator dies between the decision and the patch: the
+    node is one of the flavor to which Kueue has admitted the run.
+    """
+    cloud = cloud_of(of_flavor(CLOUDS["gke"]))
     died = asyncio.Event()
 
     async def dies(self, ray_cluster, template):
@@ -156,6 +190,7 @@ async def test_the_replacement_of_a_lost_spot_node_goes_to_an_on_demand_node(
         patched.setattr(KubernetesCluster, "place_workers", dies)
         async with running(await new_operator(platform="gke")):
             apiserver.create(a_run(namespace, workers={"count": 2, "capacity": capacity}))
+            await admit(apiserver, namespace)
             lost, other = await workers_run(cloud, 2)
             kuberay.says("digits-1", "RUNNING", "Running")
             head.document = document(step=3, worldSize=2)
@@ -173,6 +208,7 @@ async def test_the_replacement_of_a_lost_spot_node_goes_to_an_on_demand_node(
     by_group = {cloud.group_of(pod): pod["metadata"] for pod in found}
     assert by_group["spot"]["uid"] == other["metadata"]["uid"], "what runs stays"
     assert by_group["on-demand"]["labels"]["trainingrun.dev/placement"] == "on-demand"
+    assert [pod["spec"]["nodeSelector"] for pod in found] == [dict([POOL])] * 2
     after = cloud.cluster(), *cloud.pods("head")
     assert [item["metadata"]["uid"] for item in after] == [
         item["metadata"]["uid"] for item in before

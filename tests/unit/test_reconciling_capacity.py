@@ -1,6 +1,7 @@
 """Which nodes new workers go to: on-demand nodes for a while, and no pod that runs is ended."""
 
 import copy
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -27,9 +28,9 @@ from trainingrun.cluster.live_cluster import exclusion_patch, placement_patch
 from trainingrun.reconciling import Observed, Plan
 from trainingrun.reconciling.context import ReconcileContext
 from trainingrun.reconciling.findings import StatusDraft
-from trainingrun.reconciling.losses import capacity
+from trainingrun.reconciling.losses import capacity, history
 from trainingrun.reconciling.model import Apply, Delete, PlaceWorkers, ReconcileSettings
-from trainingrun.rendering import RenderSettings
+from trainingrun.rendering import RenderSettings, platforms, scheduling
 from trainingrun.rendering.names import PLACEMENT_LABEL
 from trainingrun.rendering.scheduling import REQUIRED, excluded_by_cluster, placement_of_cluster
 
@@ -236,6 +237,128 @@ def test_the_pods_of_one_node_are_one_loss() -> None:
     assert found.capacity.type == "Spot"
 
 
+def with_many_pods(number: int, on: list[str], **fallback: Any) -> Observed:
+    """A run trains on these spot nodes, with so many pods on each."""
+    workers = {
+        "count": number * len(on),
+        "capacity": {"type": "Spot", "fallback": {"withinSeconds": 86400, **fallback}},
+    }
+    spot = {f"spot-{n}": a_node(f"spot-{n}", labels=SPOT_LABELS) for n in range(1, 130)}
+    pods = (worker(f"{node}-{each}", node) for node in on for each in range(number))
+    seen = replace(a_spot_run(workers), nodes={**NODES, **spot}, pods=(a_head(), *pods))
+    return then(seen, 40)
+
+
+def drain(seen: Observed, seconds: float, *lost: str, to: str = "") -> Observed:
+    """These pods are drained, and as many made on the node `to`, or on none; the status is written
+    in between.
+    """
+    going, left = [], []
+    for pod in seen.pods:
+        metadata = {**pod["metadata"], "deletionTimestamp": at(seconds + 30)}
+        metadata["deletionGracePeriodSeconds"] = 30
+        is_lost = pod["metadata"]["name"] in lost
+        (going if is_lost else left).append({**pod, "metadata": metadata} if is_lost else pod)
+    assert len(going) == len(lost)
+    drained = then(replace(seen, pods=(*left, *going)), seconds)
+    made = [worker(f"{to}-of-{name}", to, created_at=seconds + 1) for name in lost if to]
+    return then(replace(drained, pods=(*left, *made)), seconds + 5)
+
+
+def pods_on(seen: Observed, *names: str) -> list[str]:
+    return [pod["metadata"]["name"] for pod in seen.pods if pod["spec"].get("nodeName") in names]
+
+
+def lost_nodes(seen: Observed) -> list[str | None]:
+    """The spot nodes that count as lost, by the status."""
+    return [loss.node for loss in history.spot_losses(StatusDraft.of(seen.run.status))]
+
+
+@pytest.mark.parametrize(
+    ("pods", "fallback", "after"),
+    [
+        pytest.param(8, {"afterPreemptions": 10}, 10, id="8 pods, 10 nodes"),
+        pytest.param(32, {}, 3, id="32 pods, 3 nodes"),
+    ],
+)
+def test_nodes_count_however_many_pods_each_had(
+    pods: int, fallback: dict[str, Any], after: int
+) -> None:
+    """The history has the last 50 losses of pods, which are those of a few nodes."""
+    seen = with_many_pods(pods, ["spot-1"], **fallback)
+    for number in range(1, after + 1):
+        assert seen.run.status.capacity is not None
+        assert seen.run.status.capacity.type == "Spot"
+        lost = pods_on(seen, f"spot-{number}")
+        seen = drain(seen, 100 * number, *lost, to=f"spot-{number + 1}")
+    assert len(seen.run.status.disruptions.history) == 50 < pods * after
+    assert lost_nodes(seen) == [f"spot-{number}" for number in range(1, after + 1)]
+    assert seen.run.status.capacity is not None
+    assert seen.run.status.capacity.type == "OnDemand"
+    assert f": {after} spot nodes were lost within 86400 s" in seen.run.status.capacity.message
+
+
+def test_nodes_count_that_are_all_lost_at_once() -> None:
+    names = ["spot-1", "spot-2", "spot-3"]
+    seen = with_many_pods(32, names)
+    seen = drain(seen, 100, *pods_on(seen, *names))
+    assert lost_nodes(seen) == names
+    assert chosen(reconcile(seen, 110)) == ("OnDemand", None)
+    assert lost_nodes(then(seen, 110)) == names, "once"
+
+
+def test_a_node_counts_once_though_its_first_entry_is_no_longer_kept() -> None:
+    """And another time for another node of its name, minutes later."""
+    seen = with_many_pods(32, ["spot-1", "spot-2", "spot-3"], afterPreemptions=4)
+    first, rest = pods_on(seen, "spot-1")[:16], pods_on(seen, "spot-1")[16:]
+    seen = drain(seen, 100, *first, to="spot-9")
+    seen = drain(seen, 110, *pods_on(seen, "spot-2", "spot-3"), to="spot-9")
+    assert {loss.node for loss in seen.run.status.disruptions.history} == {"spot-2", "spot-3"}
+    seen = drain(seen, 120, *rest, to="spot-1")
+    assert lost_nodes(seen) == ["spot-1", "spot-2", "spot-3"]
+    assert chosen(reconcile(seen, 130)) == ("Spot", None)
+    seen = drain(seen, 500, *pods_on(seen, "spot-1"))
+    assert lost_nodes(seen) == ["spot-1", "spot-2", "spot-3", "spot-1"]
+    assert chosen(reconcile(seen, 510)) == ("OnDemand", None)
+
+
+def test_a_loss_that_another_one_explains_later_does_not_count_beside_it() -> None:
+    """Though its entry is no longer kept by then."""
+    seen = with_many_pods(32, ["spot-1", "spot-2", "spot-3"], afterPreemptions=9)
+    ending = {"deletionTimestamp": at(900), "deletionGracePeriodSeconds": 800}
+    going = tuple(
+        {**pod, "metadata": {**pod["metadata"], **ending}}
+        if pod["spec"].get("nodeName") == "spot-1"
+        else pod
+        for pod in seen.pods
+    )
+    seen = then(replace(seen, pods=going), 100)
+    seen = drain(seen, 110, *pods_on(seen, "spot-2", "spot-3"), to="spot-9")
+    assert lost_nodes(seen) == ["spot-1", "spot-2", "spot-3"]
+    gone = a_node("spot-1", exists=False, ready=False, labels=SPOT_LABELS)
+    seen = then(replace(seen, nodes={**seen.nodes, "spot-1": gone}, confirmed=True), 500)
+    assert seen.run.status.disruptions.node_losses == 1
+    assert lost_nodes(seen) == ["spot-2", "spot-3", "spot-1"]
+
+
+def test_no_more_losses_are_kept_than_any_fallback_counts() -> None:
+    names = [f"spot-{number}" for number in range(1, 121)]
+    seen = with_many_pods(1, names, afterPreemptions=50)
+    seen = drain(seen, 100, *pods_on(seen, *names))
+    assert len(seen.run.status.seen["spotLosses"]) == 50
+    assert lost_nodes(seen) == names[-100:]
+    assert chosen(reconcile(seen, 110)) == ("OnDemand", None)
+
+
+def test_a_run_whose_workers_stay_on_their_kind_of_node_keeps_none() -> None:
+    names = ["spot-1", "spot-2"]
+    spot = with_many_pods(40, names)
+    seen = replace(spot, run=a_run(workers={"count": 80}, status=spot.run.status))
+    seen = drain(seen, 100, *pods_on(seen, *names))
+    assert seen.run.status.disruptions.preemptions == 80
+    assert "spotLosses" not in seen.run.status.seen
+
+
 def test_the_loss_of_an_on_demand_node_does_not_count() -> None:
     on_demand = (a_head(), worker("worker-1", "spot-1"), worker("worker-2", "demand-1"))
     first = lose(
@@ -272,6 +395,17 @@ def test_a_pod_that_finds_no_spot_node_for_long_goes_to_an_on_demand_node() -> N
     assert after is not None
     assert after.type == "OnDemand"
     assert after.message.endswith("a worker pod has found no spot node for 120 s")
+
+
+def test_a_pod_that_has_to_be_on_the_node_of_others_is_sent_to_no_other_node() -> None:
+    packed = {**SPOT, "placement": "StrictPack"}
+    beside = lose(a_spot_run(packed), 100, "worker-1", waiting("worker-3", 105))
+    found = reconcile(beside, 10_000)
+    assert (found.status.capacity.type if found.status.capacity else None) == "Spot"
+    alone = lose(beside, 10_010, "worker-2", waiting("worker-4", 10_015))
+    after = reconcile(alone, 10_200).status.capacity
+    assert after is not None
+    assert after.type == "OnDemand"
 
 
 def test_a_pod_that_is_made_anew_meanwhile_has_waited_before() -> None:
@@ -364,6 +498,98 @@ def test_a_users_pod_template_holds_on_on_demand_nodes_too() -> None:
     (term,) = found["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     keys = {(each["key"], each["operator"]) for each in term["matchExpressions"]}
     assert keys == {("trainingrun.dev/capacity", "NotIn"), ("a", "Exists")}
+
+
+FLAVOR = {"key": "pool", "operator": "Equal", "value": "research", "effect": "NoSchedule"}
+
+
+def admitted(cluster: dict[str, Any], *tolerations: dict[str, Any]) -> dict[str, Any]:
+    """As Kueue has made it: the node labels and tolerations of a flavor are in its workers too."""
+    found = copy.deepcopy(cluster)
+    (group,) = found["spec"]["workerGroupSpecs"]
+    spec = group["template"]["spec"]
+    spec["nodeSelector"] = {**spec.get("nodeSelector", {}), "pool": "research"}
+    spec["tolerations"] += [FLAVOR, *tolerations]
+    return found
+
+
+def relabeled(cluster: dict[str, Any], label: str | None) -> dict[str, Any]:
+    found = copy.deepcopy(cluster)
+    (group,) = found["spec"]["workerGroupSpecs"]
+    group["template"]["metadata"]["labels"][PLACEMENT_LABEL] = label
+    if label is None:
+        del group["template"]["metadata"]["labels"][PLACEMENT_LABEL]
+    return found
+
+
+def moved(
+    cluster: dict[str, Any], to: rendering.Placement, workers: dict[str, Any] = SPOT
+) -> dict[str, Any]:
+    """The cluster once its workers go there."""
+    run, settings = a_run(workers=workers), RenderSettings()
+    return patched(
+        cluster, placement_patch(cluster, rendering.worker_nodes(run, 1, settings, to, cluster))
+    )
+
+
+def sorted_tolerations(cluster: Mapping[str, Any]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in where(cluster)["tolerations"])
+
+
+def test_what_a_queues_flavor_has_added_stays_wherever_workers_go(twice: Observed) -> None:
+    flavored = admitted(dict(twice.ray_clusters[0]))
+    plan = reconcile(replace(twice, ray_clusters=(flavored,)), 206)
+    on_demand = placed(flavored, plan)
+    assert where(on_demand) == where(admitted(a_live_cluster({"count": 2})))
+    spot = moved(on_demand, rendering.Placement("Spot"))
+    assert where(spot)["nodeSelector"] == {"pool": "research"}
+    assert sorted_tolerations(spot) == sorted_tolerations(flavored)
+    assert where(spot)["affinity"] == where(flavored)["affinity"]
+    assert where(moved(spot, rendering.Placement("OnDemand"))) == where(on_demand)
+
+
+def test_a_flavors_toleration_that_is_the_same_as_ours_stays_when_ours_goes() -> None:
+    (ours,) = platforms.load("generic").spot.tolerations
+    cluster = admitted(a_live_cluster(SPOT), ours)
+    for _ in range(2):
+        cluster = moved(cluster, rendering.Placement("OnDemand"))
+        assert where(cluster)["tolerations"].count(ours) == 1
+        cluster = moved(cluster, rendering.Placement("Spot"))
+        assert where(cluster)["tolerations"].count(ours) == 2
+
+
+def test_another_product_takes_the_place_of_the_former_one_beside_a_flavors_labels() -> None:
+    workers = {"count": 2, "accelerator": GPU}
+    flavored = admitted(a_live_cluster(workers))
+    for product in ("a100", "l4", None):
+        flavored = moved(flavored, rendering.Placement("OnDemand", product=product), workers)
+        found = {"nvidia.com/gpu.product": product or "h100", "pool": "research"}
+        assert where(flavored)["nodeSelector"] == found
+
+
+def test_a_label_that_only_the_former_placement_selects_by_goes() -> None:
+    rendered = [
+        {"affinity": {}, "tolerations": [], "nodeSelector": selector}
+        for selector in ({"a": "1", "b": "1"}, {"b": "2", "c": "2"})
+    ]
+    live = {"nodeSelector": {"a": "1", "b": "1", "pool": "research"}}
+    found = scheduling.replaced(live, *rendered)
+    assert found["nodeSelector"] == {"pool": "research", "b": "2", "c": "2"}
+
+
+def test_where_the_former_placement_is_not_known_nothing_but_its_affinity_goes() -> None:
+    live = admitted(relabeled(a_live_cluster(SPOT), "of-another-operator"))
+    found = moved(live, rendering.Placement("OnDemand"))
+    expected = where(a_live_cluster({"count": 2}))
+    assert where(found) == {**where(live), "affinity": expected["affinity"]}
+    again = relabeled(found, "of-another-operator")
+    assert where(moved(again, rendering.Placement("Spot"))) == where(live)
+
+
+def test_a_group_without_the_label_has_the_first_placement() -> None:
+    live = admitted(relabeled(a_live_cluster(SPOT), None))
+    found = moved(live, rendering.Placement("OnDemand"))
+    assert where(found) == where(admitted(a_live_cluster({"count": 2})))
 
 
 @pytest.mark.parametrize("stale", ["Pod", "RayCluster"])

@@ -103,7 +103,8 @@ class RunSpec(Model):
     """The head: Ray's control store and the driver."""
     pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged over those of head and workers alike, before their own. Of the
-    containers ray-head and ray-worker, each is merged in its own pods alone."""
+    containers ray-head and ray-worker, each is merged in its own pods alone. A list has at most 500
+    entries, a node selector 16 terms, and each of these 16 requirements."""
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result. Required, here or in
     TrainingDefaults."""

@@ -498,7 +498,8 @@ def _operations(
 def placement_patch(
     ray_cluster: Mapping[str, Any], template: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The JSON patch after which new workers go to the nodes that `template` selects.
+    """The JSON patch after which new workers go to the nodes that `template` selects. It has what
+    others have added to the group, see `rendering.worker_nodes`, and no exclusion of ours.
 
     Empty where the group was made for them, or patched, already: its label says so.
     """

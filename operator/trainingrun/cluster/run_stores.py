@@ -187,7 +187,14 @@ _POD_GROUP: Fields = {
         "spec": _whole("affinity"),
     },
 }
-_WORKER_GROUP: Fields = {**_POD_GROUP, **_whole("replicas", "scaleStrategy")}
+_WORKER_GROUP: Fields = {
+    **_whole("groupName", "replicas", "scaleStrategy"),
+    "template": {
+        "metadata": {"labels": _whole(PLACEMENT_LABEL)},
+        # Others have added to the selector and tolerations: what they have stays.
+        "spec": _whole("affinity", "nodeSelector", "tolerations"),
+    },
+}
 
 FIELDS: Mapping[str, Fields] = {
     "RayJob": {

@@ -121,6 +121,19 @@ class Interruption(_Entry):
     """status.goodput's lost work and recovery before it."""
 
 
+class SpotLoss(_Entry):
+    """The loss of a spot node, once for all of its pods."""
+
+    time: str
+    """When the first of them was seen."""
+    node: str | None = None
+    """Its name, where known."""
+    zone: str | None = None
+    """Its topology.kubernetes.io/zone, where known."""
+    instance_type: str | None = None
+    """Its node.kubernetes.io/instance-type, where known."""
+
+
 class Held(_Entry):
     """What a run's pods take while they hold their nodes."""
 
@@ -234,6 +247,9 @@ class Bookkeeping(Wire):
     """The time of all drivers before it."""
     workers_wait_since: str | None = None
     """Since when some worker has no node."""
+    spot_losses: dict[int, SpotLoss] = Field(default_factory=dict)
+    """Losses of spot nodes of which status.disruptions.history has no entry any more, by the number
+    of the first one; the newest. See `history.spot_losses`."""
     spot_losses_since: str | None = None
     """Losses of spot nodes up to then count no more: since then new workers go to spot again."""
     avoided_losses_since: str | None = None

@@ -92,18 +92,40 @@ def attempt(
 
 
 def worker_nodes(
-    run: TrainingRun, number: int, settings: RenderSettings, placement: Placement
+    run: TrainingRun,
+    number: int,
+    settings: RenderSettings,
+    placement: Placement,
+    live: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The part of the workers' pod template that selects nodes, for a placement: its label, and of
     the spec `affinity`, `nodeSelector` and `tolerations`, the user's podTemplate included.
+
+    Args:
+        run: The run.
+        number: Of the attempt.
+        settings: Of the cluster.
+        placement: Which nodes its workers go to.
+        live: The attempt's RayCluster, to keep what others have added there. Default: there is
+            none.
     """
+    spec = _selecting(run, number, settings, placement)
+    if live is not None:
+        template = scheduling.worker_template(live)
+        label = scheduling.placement_label(template.get("metadata") or {})
+        known = scheduling.placement_of_label(run, label)
+        former = _selecting(run, number, settings, known) if known else None
+        spec = scheduling.replaced(template.get("spec") or {}, former, spec)
+    return {"metadata": {"labels": {names.PLACEMENT_LABEL: placement.label}}, "spec": spec}
+
+
+def _selecting(
+    run: TrainingRun, number: int, settings: RenderSettings, placement: Placement
+) -> dict[str, Any]:
+    """The fields of a worker's pod spec that select nodes."""
     pod = _worker(run, number, settings, (), placement)
-    label = {names.PLACEMENT_LABEL: placement.label}
-    spec: dict[str, Any] = {"affinity": {}, "nodeSelector": {}, "tolerations": []}
-    return {
-        "metadata": {"labels": label},
-        "spec": {field: pod["spec"].get(field) or empty for field, empty in spec.items()},
-    }
+    fields: dict[str, Any] = {"affinity": {}, "nodeSelector": {}, "tolerations": []}
+    return {field: pod["spec"].get(field) or empty for field, empty in fields.items()}
 
 
 def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str, Any]]:

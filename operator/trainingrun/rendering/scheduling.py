@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,10 @@ EXCLUSION = "excluded-by.trainingrun.dev"
 `kubernetes.io/hostname NotIn`."""
 
 
+_WORDS: Mapping[WorkerNodes, str] = {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}
+"""How the label of a placement begins."""
+
+
 class Placement(NamedTuple):
     """Which nodes new workers go to, of those that the spec allows."""
 
@@ -36,7 +41,7 @@ class Placement(NamedTuple):
     @property
     def label(self) -> str:
         """Value of the label of pods that were made for it."""
-        word = {"OnDemand": "on-demand", "Spot": "spot", "Any": "any"}[self.capacity]
+        word = _WORDS[self.capacity]
         if not self.avoided and self.product is None:
             return word
         text = json.dumps([self.product, *sorted(self.avoided)])
@@ -250,10 +255,64 @@ def placement_label(metadata: Mapping[str, Any]) -> str | None:
 
 def placement_of_cluster(ray_cluster: Mapping[str, Any]) -> str | None:
     """The same of the worker group of a RayCluster."""
+    return placement_label(worker_template(ray_cluster).get("metadata") or {})
+
+
+def worker_template(ray_cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The pod template of the worker group of a RayCluster; empty: there is none."""
     for group in (ray_cluster.get("spec") or {}).get("workerGroupSpecs") or ():
         if group.get("groupName") == names.WORKER_GROUP:
-            return placement_label((group.get("template") or {}).get("metadata") or {})
+            return group.get("template") or {}
+    return {}
+
+
+def placement_of_label(run: TrainingRun, label: str | None) -> Placement | None:
+    """The placement with this label, see `placement_label`; None: it is none of ours.
+
+    Without the product and what is avoided, which the label does not tell.
+    """
+    if label is None:
+        return first_placement(run)
+    for capacity, word in _WORDS.items():
+        if re.fullmatch(f"{word}(-[0-9a-f]{{8}})?", label):
+            return Placement(capacity)
     return None
+
+
+def replaced(
+    live: Mapping[str, Any], former: Mapping[str, Any] | None, new: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`affinity`, `nodeSelector` and `tolerations` of a new placement, beside what others have
+    added to the last two of a live pod spec.
+
+    Those are the node labels and tolerations of a flavor, which Kueue writes into the pod templates
+    of what it admits.
+
+    Args:
+        live: The pod spec; of a RayCluster's worker group.
+        former: The three fields as they are rendered for the placement that it has; None: which one
+            that is is not known, and nothing is taken out.
+        new: The same for the new one.
+    """
+    selector, tolerations = live.get("nodeSelector") or {}, live.get("tolerations") or []
+    if former is None:
+        kept = [each for each in new["tolerations"] if each in tolerations]
+        former = {"nodeSelector": {}, "tolerations": kept}
+    others = {key: value for key, value in selector.items() if key not in former["nodeSelector"]}
+    return {
+        "affinity": new["affinity"],
+        "nodeSelector": {**others, **new["nodeSelector"]},
+        "tolerations": _replaced_items(tolerations, former["tolerations"], new["tolerations"]),
+    }
+
+
+def _replaced_items(live: list[Any], former: list[Any], new: list[Any]) -> list[Any]:
+    """Once each: where another one has added the same, one of the two stays."""
+    found = list(live)
+    for item in former:
+        if item not in new and item in found:
+            found.remove(item)
+    return [*found, *(item for item in new if item not in former or item not in found)]
 
 
 def _groups(ray_cluster: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

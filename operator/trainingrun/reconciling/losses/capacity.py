@@ -6,7 +6,6 @@ the worker group of the live RayCluster, so that is what is patched. A pod that 
 ended for it.
 """
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,22 +17,18 @@ from ...api.status import (
     MOST_WORKER_NODES,
     AvoidedNodes,
     CapacityStatus,
-    Loss,
-    LossReason,
     WorkerNode,
     WorkerNodes,
 )
 from ...rendering import Placement, platforms, scheduling
 from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from .. import pod_status
+from ..bookkeeping import SpotLoss
 from ..context import RAY_API, ReconcileContext
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import Delete, EventType, Object, PlaceWorkers, RunEvent
 from ..texts import parsed, seconds_since, short, written
-
-ONE_LOSS_S = 300.0
-"""Losses on one node within so many seconds are one: not all of its pods are seen to go at once.
-Later it is another node, which on some clouds has the same name."""
+from . import history
 
 AVOIDED_AFTER, AVOIDED_WITHIN_S = 2, 3600.0
 """So many spot nodes of one zone or instance type, lost within so many seconds, and new workers
@@ -70,8 +65,12 @@ def choose(context: ReconcileContext, draft: StatusDraft, attempt: int | None = 
         return Findings()
     known = _known(context, draft)
     waits_since = _waits_since(context, draft, attempt)
-    choice, within_s = _next(context, draft, known, waits_since)
-    avoided, forgiven, until_s = _avoided(context, draft, choice, waits_since)
+    if _stays(context, attempt):
+        choice, within_s = known, None
+        avoided, forgiven, until_s = known.avoided, False, None
+    else:
+        choice, within_s = _next(context, draft, known, waits_since)
+        avoided, forgiven, until_s = _avoided(context, draft, choice, waits_since)
     workers = _workers(context, known, attempt)
     choice = choice.model_copy(
         update={
@@ -138,7 +137,7 @@ def place_workers(context: ReconcileContext, draft: StatusDraft, attempt: int) -
         if (scheduling.placement_of_cluster(cluster) or first) == wanted.label:
             placed.add(pod_status.uid(cluster))
         else:
-            template = rendering.worker_nodes(context.run, attempt, context.render, wanted)
+            template = rendering.worker_nodes(context.run, attempt, context.render, wanted, cluster)
             reference = pod_status.ref(cluster, RAY_API, "RayCluster")
             patches.append(PlaceWorkers(reference, template))
     # Only once the group is patched: before, KubeRay would make them as they were.
@@ -169,6 +168,13 @@ def explanation(context: ReconcileContext, draft: StatusDraft) -> Blocker | None
     if known.return_time:
         message += f"; from {known.return_time} on they go to {_NODES['Spot']} again"
     return Blocker(ConditionReason.CAPACITY_FALLBACK, message)
+
+
+def _stays(context: ReconcileContext, attempt: int | None) -> bool:
+    """Whether a new worker has to be on the node that others are on, whichever that is."""
+    if attempt is None or context.run.spec.workers.placement != "StrictPack":
+        return False
+    return any(True for _ in context.index(attempt).workers_on_nodes)
 
 
 def _known(context: ReconcileContext, draft: StatusDraft) -> CapacityStatus:
@@ -221,7 +227,7 @@ def _next(
     within_s: float | None = None
     first = scheduling.first_placement(context.run).capacity
     if (known.type, known.product) != (first, None):
-        lost = _spot_losses(draft.status.disruptions.history, known.since)
+        lost = _spot_losses(draft, known.since)
         newest = max((known.since, *(loss.time for loss in lost if parsed(loss.time) <= now)))
         ends = parsed(newest) + timedelta(seconds=rule.return_after_seconds)
         if ends <= now:
@@ -281,7 +287,7 @@ def _named(context: ReconcileContext, nodes: str, product: str | None) -> str:
 def _too_many(draft: StatusDraft, rule: Fallback, now: datetime) -> str | None:
     """The clause that so many spot nodes were lost; None: not too many."""
     since = draft.bookkeeping.spot_losses_since or ""
-    lost = _spot_losses(draft.status.disruptions.history, since)
+    lost = _spot_losses(draft, since)
     recent = [loss for loss in lost if seconds_since(loss.time, now) <= rule.within_seconds]
     if len(recent) < rule.after_preemptions:
         return None
@@ -323,7 +329,7 @@ def _avoided(
     now, lost = context.now, dict[tuple[str, str], list[str]]()
     since = draft.bookkeeping.avoided_losses_since or ""
     selected = _product_label(context)
-    for loss in _spot_losses(draft.status.disruptions.history, since):
+    for loss in _spot_losses(draft, since):
         for label, value in ((ZONE, loss.zone), (INSTANCE_TYPE, loss.instance_type)):
             if value is not None and label != selected and parsed(loss.time) <= now:
                 lost.setdefault((label, value), []).append(loss.time)
@@ -357,20 +363,9 @@ def _product_label(context: ReconcileContext) -> str | None:
     return platforms.load(context.render.platform).accelerators[accelerator.kind].product_label
 
 
-def _spot_losses(history: Iterable[Loss], since: str) -> list[Loss]:
-    """The losses of spot nodes after a time, each node once."""
-    losses: list[Loss] = []
-    newest: dict[str, Loss] = {}
-    for loss in history:
-        if loss.capacity != "Spot" or loss.time <= since:
-            continue
-        if loss.reason not in (LossReason.PREEMPTED, LossReason.NODE_LOST):
-            continue
-        former = newest.get(loss.node or "")
-        if former is None or seconds_since(former.time, parsed(loss.time)) > ONE_LOSS_S:
-            losses.append(loss)
-            newest[loss.node or ""] = loss
-    return losses
+def _spot_losses(draft: StatusDraft, since: str) -> list[SpotLoss]:
+    """The losses of spot nodes after a time."""
+    return [loss for loss in history.spot_losses(draft) if loss.time > since]
 
 
 def _waits_since(context: ReconcileContext, draft: StatusDraft, attempt: int | None) -> str | None:

@@ -5,20 +5,21 @@ status. What it cost is known once the training has continued: then goodput tell
 the driver's records tell the steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
 
+from ...api.pods_spec import MOST_PREEMPTIONS
 from ...api.status import MOST_LOSSES, Goodput, Loss, LossReason
 from ...rendering import platforms, scheduling
 from ...rendering.scheduling import INSTANCE_TYPE, ZONE
 from .. import pod_status
-from ..bookkeeping import Interruption
+from ..bookkeeping import Interruption, SpotLoss
 from ..context import ReconcileContext
 from ..findings import Findings, StatusDraft
-from ..texts import from_unix, parsed, short
+from ..texts import from_unix, parsed, seconds_since, short
 
 MOST_PODS = 8
 """Pods that an entry names."""
@@ -27,6 +28,9 @@ SIGNS = 300
 GOES_ON_S = 60.0
 """What is gone for so many seconds while steps are done, and no record of the driver names, has
 stopped nothing."""
+ONE_LOSS_S = 300.0
+"""Losses on one spot node within so many seconds are one: not all of its pods are seen to go at
+once. Later it is another node, which on some clouds has the same name."""
 _COST = ("step", "lost_steps", "lost_seconds", "action")
 
 
@@ -43,6 +47,7 @@ class History:
         }
         # The bookkeeping may be lost, and the entries not.
         self._losses = max(draft.bookkeeping.losses, *self._entries, 0)
+        self._spot_losses = dict(draft.bookkeeping.spot_losses)
         self._changed = False
 
     def add(
@@ -92,7 +97,8 @@ class History:
     def remove(self, number: int | None, explained_by: int | None = None) -> None:
         """Another loss explains it, whose entry takes over what is known of its cost."""
         removed = self._entries.pop(number or 0, None)
-        self._changed |= removed is not None
+        of_spot_node = self._spot_losses.pop(number or 0, None)
+        self._changed |= (removed or of_spot_node) is not None
         other = self._entries.get(explained_by or 0)
         if explained_by is None or not isinstance(removed, Loss) or not removed.action:
             return
@@ -106,21 +112,14 @@ class History:
         """Fields of status.disruptions to change."""
         if not self._changed:
             return {}
-        # Of what was written: this reconcile may have read of steps after the loss.
-        step = self._context.written.last_step
-        attempt = self._draft.status.attempt
-        return {
-            "history": [
-                Loss(number=number, attempt=attempt, **{"step": step, **self._fields(entry)})
-                if isinstance(entry, dict)
-                else entry
-                for number, entry in list(self._entries.items())[-MOST_LOSSES:]
-            ]
-        }
+        kept = list(self._entries.items())[-MOST_LOSSES:]
+        return {"history": [self._loss(number, entry) for number, entry in kept]}
 
     def bookkeeping(self) -> dict[str, Any]:
         """Fields of the bookkeeping to change."""
-        changes: dict[str, Any] = {"losses": self._losses} if self._changed else {}
+        changes: dict[str, Any] = {}
+        if self._changed:
+            changes = {"losses": self._losses, "spot_losses": self._older_spot_losses()}
         first = next(
             (
                 number
@@ -139,6 +138,22 @@ class History:
                 lost_seconds=lost_seconds(self._context.run.status.goodput),
             )
         return changes
+
+    def _older_spot_losses(self) -> dict[int, SpotLoss]:
+        """Those that were kept, and those of the entries that are not kept from now on."""
+        found = dict(self._spot_losses)
+        if scheduling.can_change(self._context.run):
+            dropped = list(self._entries.items())[:-MOST_LOSSES]
+            found |= _of_spot_nodes(self._loss(number, entry) for number, entry in dropped)
+        return dict(list(_each_node_once(found).items())[-MOST_PREEMPTIONS:])
+
+    def _loss(self, number: int, entry: Loss | dict[str, Any]) -> Loss:
+        if isinstance(entry, Loss):
+            return entry
+        # Of what was written: this reconcile may have read of steps after the loss.
+        step = self._context.written.last_step
+        attempt = self._draft.status.attempt
+        return Loss(number=number, attempt=attempt, **{"step": step, **self._fields(entry)})
 
     def _fields(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Of an entry, with what is known of the node."""
@@ -171,6 +186,38 @@ class History:
             "node": known.get("node") or first.node,
             "capacity": known.get("capacity") or first.capacity,
         }
+
+
+def spot_losses(draft: StatusDraft) -> list[SpotLoss]:
+    """The losses of spot nodes, each node once for all of its pods, oldest first.
+
+    Those of the history, and those whose entries it no longer has: nodes with many pods fill it
+    soon. An entry may be corrected or taken out as long as it is there, so that no second account
+    is kept of it.
+    """
+    history = _of_spot_nodes(draft.status.disruptions.history)
+    return list(_each_node_once({**draft.bookkeeping.spot_losses, **history}).values())
+
+
+def _of_spot_nodes(losses: Iterable[Loss]) -> dict[int, SpotLoss]:
+    """Those of them that are losses of spot nodes, by the entry's number."""
+    return {
+        loss.number: SpotLoss(
+            time=loss.time, node=loss.node, zone=loss.zone, instance_type=loss.instance_type
+        )
+        for loss in losses
+        if loss.capacity == "Spot" and loss.reason in (LossReason.PREEMPTED, LossReason.NODE_LOST)
+    }
+
+
+def _each_node_once(losses: Mapping[int, SpotLoss]) -> dict[int, SpotLoss]:
+    kept: dict[int, SpotLoss] = {}
+    newest: dict[str | None, SpotLoss] = {}
+    for number, loss in sorted(losses.items()):
+        former = newest.get(loss.node)
+        if former is None or seconds_since(former.time, parsed(loss.time)) > ONE_LOSS_S:
+            kept[number] = newest[loss.node] = loss
+    return kept
 
 
 class _Recovery(NamedTuple):
