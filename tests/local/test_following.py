@@ -13,7 +13,9 @@ from support.builders import a_run
 from support.cli_server import RUNS, call, running_server
 from support.deadlines import ends_within
 from trainingrun.api.status import Phase
-from trainingrun.client import log_lines, pod_logs
+from trainingrun.client import kept_logs, log_lines, pod_logs
+from trainingrun.client.log_lines import Selection
+from trainingrun.client.places import Place
 from trainingrun.local.folder import Folder
 from trainingrun.local.records import Record
 from trainingrun_protocol.progress import Progress, ProgressResult, RunState
@@ -66,6 +68,26 @@ def test_of_a_former_attempt_no_line_of_a_later_one_is_waited_for(bucket: Bucket
     Lease.take(bucket, 2, "pod", time.time())
     put(bucket, time.time(), "of attempt 2", attempt=2)
     assert follow(bucket, "--attempt", "1") == (0, ["[rank 0] of attempt 1"], "")
+
+
+def test_after_the_lines_of_the_last_attempt_those_of_the_next_follow_and_none_of_former_ones(
+    bucket: Bucket,
+) -> None:
+    said: list[str] = []
+    now = time.time()
+    for attempt in (1, 2):
+        lease = Lease.take(bucket, attempt, "pod", now)
+        put(bucket, now + attempt, f"of attempt {attempt}", attempt=attempt)
+    place = Place(bucket.root, bucket.endpoint, bucket.region)
+    with ends_within(DEADLINE_S):
+        found = kept_logs.batches(place, Selection(), True, said.append)
+        lines = [line.text for line in next(found).lines]
+        put(bucket, now + 1.5, "of attempt 1, later", attempt=1)
+        lease = Lease.take(bucket, 3, "pod", now)
+        put(bucket, now + 3, "of attempt 3", attempt=3)
+        run_result.write(lease, ProgressResult())
+        lines += [line.text for batch in found for line in batch.lines]
+    assert (lines, said) == (["of attempt 2", "of attempt 3"], [])
 
 
 @pytest.fixture

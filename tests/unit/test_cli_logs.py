@@ -1,5 +1,6 @@
 """`logs` of pods, against an HTTP server that answers as an API server would."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,25 @@ from typing import Any
 import pytest
 
 from support.cli_server import RUNS, Server, call, running_server
+from support.deadlines import ends_within
 from support.report_runs import failed_run
 from trainingrun.api.errors import RunError
 from trainingrun.cli.log_command import folded
+from trainingrun.client import kube, log_lines
 from trainingrun.client.errors import bucket_access
-from trainingrun.client.log_lines import Printed, together
+from trainingrun.client.log_lines import Printed, together, unix
 from trainingrun.rendering import names
-from trainingrun_runtime.store import storage_errors
+from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV
+from trainingrun_runtime.store import kept_output, storage_errors
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.kept_output import Source
+from trainingrun_runtime.store.lease import Lease
 
 PODS = "/api/v1/namespaces/team-a/pods"
+LOST = (500, {"message": "dial tcp 10.0.0.7:10250: connect: no route to host"})
+"""What the API server answers of a pod whose kubelet it cannot reach."""
+SAID = "the log of pod w1: dial tcp 10.0.0.7:10250: connect: no route to host.\n"
+ELSEWHERE = "What w1 printed is not shown; it is in s3://runs/demo/digits-1a2b3c4d"
 
 
 def a_run(phase: str = "Running", attempt: int = 1) -> dict[str, Any]:
@@ -112,6 +122,143 @@ def test_a_pod_that_has_not_started_or_is_gone_leaves_the_others(server: Server)
     assert errors == f"the log of pod w1: {waits}.\n"
 
 
+@pytest.fixture
+def no_bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's bucket is not read here."""
+    run = a_run()
+    run["spec"]["storage"]["endpoint"] = "http://127.0.0.1:1"
+    server.answers[f"{RUNS}/digits"] = [(200, run)]
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+
+
+@pytest.fixture
+def claim(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """The run's folder on a claim that this machine has, with nothing in it."""
+    (tmp_path / "nfs" / "lost+found").mkdir(parents=True)
+    monkeypatch.setenv(CLAIM_FOLDERS_ENV, f"runs={tmp_path / 'nfs'}")
+    server.answers[f"{RUNS}/digits"] = [(200, on_a_claim())]
+    return Bucket.open("pvc://runs/demo/digits-1a2b3c4d")
+
+
+def on_a_claim(phase: str = "Running") -> dict[str, Any]:
+    run = a_run(phase)
+    run["spec"]["storage"]["uri"] = "pvc://runs/demo"
+    return run
+
+
+def prints(folder: Bucket, began: float, text: str, rank: int = 1) -> None:
+    Lease.take(folder, 1, "pod", began)
+    content = kept_output.written(began, text).encode()
+    folder.put(kept_output.key(Source(1, 1, rank), began), content)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(log_lines, "POLL_S", 0.05)
+    with ends_within(60):
+        yield
+
+
+def ends_once_read(server: Server, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the run succeed once the last answer to a path is the next one."""
+    before = server.answer
+
+    def answer(asked: str) -> tuple[int, Any]:
+        code, run = before(asked)
+        if asked == f"{RUNS}/digits" and len(server.answers[path]) == 1:
+            run = {**run, "status": {**run["status"], "phase": "Succeeded"}}
+        return code, run
+
+    monkeypatch.setattr(server, "answer", answer)
+
+
+def no_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(kube, "_TIMEOUT_S", 1.0)
+    server.answers[f"{PODS}/w1/log"] = [(200, threading.Event())]
+    return "the log of pod w1: the cluster does not answer: "
+
+
+def an_error(server: Server, _: pytest.MonkeyPatch) -> str:
+    server.answers[f"{PODS}/w1/log"] = [LOST]
+    return SAID
+
+
+@pytest.mark.parametrize("loss", [an_error, no_answer])
+@pytest.mark.usefixtures("no_bucket")
+def test_the_log_of_a_node_that_is_lost_is_said_and_the_others_are_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, loss: Any
+) -> None:
+    said = loss(server, monkeypatch)
+    code, output, errors = call("logs", "digits")
+    assert code == 0
+    assert output.splitlines() == [
+        "[driver] attempt 1 begins",
+        "[rank 0] epoch 1",
+        "[rank 0] [rank 9] mine",
+    ]
+    assert errors.startswith(said)
+    assert [line[: len(ELSEWHERE)] for line in errors.splitlines()[1:]] == [ELSEWHERE]
+
+
+def test_the_lines_of_a_node_that_is_lost_are_those_of_the_folder(
+    server: Server, claim: Bucket
+) -> None:
+    prints(claim, unix("2026-01-01T00:00:04Z"), "epoch 1")
+    server.answers[f"{PODS}/w1/log"] = [LOST]
+    code, output, errors = call("logs", "digits", "--grep", "epoch")
+    assert (code, output, errors) == (0, "[ranks 0-1] epoch 1\n", SAID)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+@pytest.mark.usefixtures("no_bucket", "quick")
+def test_following_goes_on_without_a_node_that_is_lost_until_its_log_can_be_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    lost = a_pod("w1", names.WORKER)
+    lost["status"]["phase"] = phase
+    server.answers[PODS] = [(200, {"items": [a_pod("head", names.HEAD), lost]})]
+    lines = [(4, "[rank 1] epoch 1"), (7, "[rank 1] epoch 2")]
+    log_of = f"{PODS}/w1/log"
+    server.answers[log_of] = [LOST, LOST, LOST, log(*lines), log(*lines, (8, "[rank 1] done"))]
+    ends_once_read(server, log_of, monkeypatch)
+    code, output, errors = call("logs", "digits", "--follow", "--tail", "1")
+    assert code == 0
+    assert output.splitlines() == [
+        "[driver] attempt 1 begins",
+        "[rank 1] epoch 2",
+        "[rank 1] done",
+    ]
+    assert errors.startswith(SAID)
+    assert [line[: len(ELSEWHERE)] for line in errors.splitlines()[1:]] == [ELSEWHERE]
+
+
+@pytest.mark.usefixtures("quick")
+def test_of_a_log_that_can_be_read_again_no_line_follows_that_the_folder_had(
+    server: Server, claim: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prints(claim, unix("2026-01-01T00:00:04Z"), "epoch 1")
+    lines = log((4, "[rank 1] epoch 1"), (7, "[rank 1] done"))
+    server.answers[f"{PODS}/w1/log"] = [LOST, lines, lines]
+    ends_once_read(server, f"{PODS}/w1/log", monkeypatch)
+    code, output, errors = call("logs", "digits", "--rank", "1", "--follow")
+    assert (code, output, errors) == (0, "[rank 1] epoch 1\n[rank 1] done\n", SAID)
+
+
+@pytest.mark.parametrize(
+    ("failures", "said"), [(1, ""), (3, SAID)], ids=["connection closed", "node lost"]
+)
+@pytest.mark.usefixtures("quick")
+def test_a_log_that_is_followed_is_opened_again_and_its_loss_said_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, failures: int, said: str
+) -> None:
+    log_of = f"{PODS}/w1/log"
+    begins, goes_on = (4, "[rank 1] epoch 1"), (8, "[rank 1] epoch 2")
+    server.answers[log_of] = [log(begins), *failures * [LOST], *2 * [log(begins, goes_on)]]
+    ends_once_read(server, log_of, monkeypatch)
+    code, output, errors = call("logs", "digits", "--rank", "1", "--follow")
+    assert (code, output, errors) == (0, "[rank 1] epoch 1\n[rank 1] epoch 2\n", said)
+
+
 def test_no_log_is_of_a_pod_that_only_has_the_labels_of_the_runs(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +310,66 @@ def test_a_run_that_has_not_begun_has_printed_nothing(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Queued", attempt=0))]
     sentence = "digits has not begun to train, so it has printed nothing yet\n"
     assert call("logs", "digits") == (1, "", sentence)
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_follows_a_run_that_has_no_pods_yet_waits_for_them_without_its_claim(
+    server: Server,
+) -> None:
+    """As it is queued: it has its attempt, and a laptop has no claim of the cluster."""
+    queued, ended = (200, on_a_claim("Queued")), (200, on_a_claim("Succeeded"))
+    server.answers[f"{RUNS}/digits"] = [*3 * [queued], *3 * [(200, on_a_claim())], ended]
+    none: tuple[int, Any] = (200, {"items": []})
+    busy = (503, {"message": "etcdserver: leader changed"})
+    [pods] = server.answers[PODS]
+    server.answers[PODS] = [none, busy, none, pods, busy, pods]
+    code, output, errors = call("logs", "digits", "--rank", "1", "--follow")
+    assert (code, output) == (0, "[rank 1] epoch 1\n[rank 1] done\n")
+    assert errors.startswith(
+        "digits is Queued: its pods are waited for, as its folder cannot be read here: claim runs "
+    )
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_follows_a_run_that_has_no_pods_waits_for_its_folder(
+    server: Server, claim: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, on_a_claim("Starting"))]
+    none: tuple[int, Any] = (200, {"items": []})
+    server.answers[PODS] = [none, none, none]
+    before = server.answer
+
+    def answer(asked: str) -> tuple[int, Any]:
+        if asked == PODS and len(server.answers[PODS]) == 1:
+            prints(claim, 1_700_000_000, "epoch 1")
+            server.answers[f"{RUNS}/digits"] = [(200, on_a_claim("Succeeded"))]
+        return before(asked)
+
+    monkeypatch.setattr(server, "answer", answer)
+    code, output, errors = call("logs", "digits", "--follow")
+    assert (code, output) == (0, "[rank 1] epoch 1\n")
+    assert errors == "digits is Starting: nothing is printed yet.\n"
+
+
+@pytest.mark.usefixtures("claim", "quick")
+def test_a_run_that_ends_before_it_has_pods_has_printed_nothing(server: Server) -> None:
+    queued, failed = (200, on_a_claim("Queued")), (200, on_a_claim("Failed"))
+    server.answers[f"{RUNS}/digits"] = [queued, queued, failed]
+    server.answers[PODS] = [(200, {"items": []})]
+    code, output, errors = call("logs", "digits", "--follow")
+    assert (code, output) == (1, "")
+    assert errors.splitlines() == [
+        "digits is Queued: nothing is printed yet.",
+        "there is nothing in pvc://runs/demo/digits-1a2b3c4d yet: digits has not begun to train",
+    ]
+
+
+@pytest.mark.usefixtures("claim")
+def test_of_pods_that_have_just_started_no_former_ones_are_told(server: Server) -> None:
+    for pod in ("head", "w0", "w1"):
+        server.answers[f"{PODS}/{pod}/log"] = [log((1, "Ray runtime started."))]
+    assert call("logs", "digits") == (0, "", "")
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def _followed(
 ) -> Iterator[Batch]:
     from trainingrun_runtime.store import kept_output
 
+    first = parts[0].source.attempt if parts else 0
     sizes = {part.key: part.size for part in parts}
     shown = {
         part.key: len(kept_output.read(bucket, [part]))
@@ -178,6 +179,8 @@ def _followed(
     def new() -> list[Printed]:
         lines: list[Printed] = []
         for part in kept_output.parts(bucket, selection.attempt):
+            if part.source.attempt < first:
+                continue  # of a former attempt, which nobody has asked for
             if part.size and sizes.get(part.key) != part.size and selection.takes(part.source.rank):
                 all_of_it = list(map(_printed, kept_output.read(bucket, [part])))
                 lines += all_of_it[shown.get(part.key, 0) :]

@@ -8,20 +8,25 @@ Later, of former attempts, and of pods that were replaced, it is what the runtim
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunError
 from ..local.run_line import phase
 from ..local.terminal_text import plain
 from ..rendering import names
 from . import following, kept_logs
+from .errors import NotBegunError
 from .log_lines import Batch, Printed, Selection, together, unix
 from .places import Say, folder_of, in_cluster, on_this_machine
 from .pod_logs import PodLogs
 from .sources import ENDED, Source, ThisMachine
 
+if TYPE_CHECKING:
+    from .kube import Kube
+
 _BUCKET_S = 15.0
 """For the folder, of which the lines of former pods are, beside those of the pods."""
+_NOTHING_YET = "nothing is printed yet"
 
 
 def of_run(
@@ -40,32 +45,28 @@ def of_run(
     Raises:
         RunError: There is no such run or rank, or its lines cannot be read.
     """
-    trial, attempt = selection.trial, selection.attempt
+    trial = selection.trial
     if isinstance(source, ThisMachine):
         place = on_this_machine(source, name, trial)
         _require_rank(place.run, selection.rank)
         yield from kept_logs.batches(place, selection, follow, say)
         return
     kube, followed = source.kube, source.followed(name)
-    run = _begun(followed, name, follow, say)
-    _require_rank(run, selection.rank)
-    status = run.get("status") or {}
-    newest = status.get("attempt")
-    under_way = status.get("phase") not in ENDED and attempt in (None, newest)
-    if under_way and (pods := kube.pods(run)):
-        found = PodLogs(kube, selection, say)
-        lines = found.now(pods)
-        if found.empty or (gone := _gone(run, pods)):
-            former = f"former pods of {name}" if found.empty else ", ".join(gone)
-            kept = _of_former_pods(run, former, selection, endpoint, say)
-            lines = together(lines, kept, selection.tail)
-        yield Batch(sorted(lines, key=lambda line: line.time))
-        if follow:
-            yield from found.follow(followed)
+    run, pods = _begun(kube, followed, name, selection, follow, endpoint, say)
+    if not pods:
+        place = in_cluster(run, [], endpoint, trial)
+        yield from kept_logs.batches(place, selection, follow, say, followed)
         return
-    yield from kept_logs.batches(
-        in_cluster(run, [], endpoint, trial), selection, follow, say, followed
-    )
+    found = PodLogs(kube, selection, say)
+    lines = found.now(pods)
+    without = sorted({*_gone(run, pods), *map(plain, found.unread.values())})
+    if found.empty or without:
+        former = ", ".join(without) or f"former pods of {name}"
+        kept = _of_former_pods(run, former, selection, endpoint, say)
+        lines = together(lines, kept, selection.tail)
+    yield Batch(sorted(lines, key=lambda line: line.time))
+    if follow:
+        yield from found.follow(followed, lines)
 
 
 def _require_rank(run: Mapping[str, Any] | None, rank: int | None) -> None:
@@ -80,20 +81,57 @@ def _require_rank(run: Mapping[str, Any] | None, rank: int | None) -> None:
         raise RunError(f"the run has {has}, so there is no rank {rank}; name another with --rank")
 
 
-def _begun(followed: following.Followed, name: str, follow: bool, say: Say) -> dict[str, Any]:
-    """The run, once it has begun to train; who follows waits for that.
+def _begun(
+    kube: "Kube",
+    followed: following.Followed,
+    name: str,
+    selection: Selection,
+    follow: bool,
+    endpoint: str | None,
+    say: Say,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run, once it has begun to train, and its pods; without pods its folder has the lines.
+
+    Who follows waits for that. A run has its attempt while it is queued and until its pods are
+    there, so it has begun once there are pods, or a folder, or it has ended.
 
     Raises:
         RunError: It has not begun, or it has ended before.
     """
-    said = False
+    said, waits = "", _NOTHING_YET
     for run in following.states(followed) if follow else [followed.ask()]:
-        if (run.get("status") or {}).get("attempt"):
-            return run
-        if follow and not said:
-            said = True
-            say(f"{name} is {phase(run)}: nothing is printed yet.")
+        _require_rank(run, selection.rank)
+        status = run.get("status") or {}
+        if attempt := status.get("attempt"):
+            if status.get("phase") in ENDED or selection.attempt not in (None, attempt):
+                return run, []
+            is_last = not follow or phase(run) in followed.ends
+            try:
+                pods = kube.pods(run)
+            except RunError as error:
+                if is_last or not following.passes(error):
+                    raise
+                continue
+            if pods or is_last:
+                return run, pods
+            # A folder that cannot be read here is not tried again: its pods may be there soon.
+            if waits == _NOTHING_YET and not (waits := _without_folder(run, selection, endpoint)):
+                return run, []
+        if follow and said != waits:
+            said = waits
+            say(f"{name} is {phase(run)}: {waits}.")
     raise RunError(f"{name} has not begun to train, so it has printed nothing yet")
+
+
+def _without_folder(run: Mapping[str, Any], selection: Selection, endpoint: str | None) -> str:
+    """What is said of a run that has neither pods nor a folder; "": it has a folder."""
+    try:
+        with folder_of(in_cluster(run, [], endpoint, selection.trial)):
+            return ""
+    except NotBegunError:
+        return _NOTHING_YET
+    except RunError as error:  # such as a claim that is not mounted here
+        return f"its pods are waited for, as its folder cannot be read here: {plain(str(error))}"
 
 
 def _gone(run: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -135,6 +173,8 @@ def _of_former_pods(
                 attempt = (run.get("status") or {}).get("attempt")
                 found.extend(kept_logs.read(folder, replace(selection, attempt=attempt))[1])
             reason = ""
+        except NotBegunError:
+            reason = ""  # nothing is printed yet
         except RunError as error:
             reason = str(error)
 

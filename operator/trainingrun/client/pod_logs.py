@@ -1,6 +1,5 @@
 """What the pods of a run print, as the API server has it, while they are there."""
 
-import contextlib
 import queue
 import re
 import threading
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..api.errors import RunError
 from ..local.run_line import phase
 from . import following, log_lines
-from .errors import NotFoundError, UnreachableError
-from .log_lines import Batch, Printed, Selection, unix, until_its_end
+from .errors import NotFoundError
+from .log_lines import Batch, Printed, Selection, together, unix, until_its_end
 from .places import Say
 
 if TYPE_CHECKING:
@@ -35,8 +34,12 @@ class PodLogs:
         self._lines: queue.Queue[Printed] = queue.Queue()
         self._errors: list[RunError] = []
         self._followed: dict[str, threading.Thread] = {}
+        self._away: dict[str, bool] = {}  # by pod UID: of a log that is not answered, whether said
+        self._shown: list[Printed] = []
         self.empty = True
         """Whether no line was wanted so far."""
+        self.unread: dict[str, str] = {}
+        """Names of pods by their UID, of whose logs `now` has not read all."""
 
     def now(self, pods: list[dict[str, Any]]) -> list[Printed]:
         """What the pods have printed until now."""
@@ -51,12 +54,17 @@ class PodLogs:
         return found
 
     def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
-        """The wanted lines of a pod that were not read before."""
+        """The wanted lines of a pod that were not read before.
+
+        Raises:
+            RunError: The API server refuses it.
+        """
         from .kube import NoLogError
 
-        uid = pod["metadata"]["uid"]
+        uid, follows = pod["metadata"]["uid"], bool(how.get("follow"))
         try:
             for text in self._kube.pod_log(pod, **how):
+                self._away.pop(uid, None)
                 stamp, _, rest = text.partition(" ")
                 if stamp <= self._read_up_to.get(uid, ""):
                     continue
@@ -64,11 +72,34 @@ class PodLogs:
                 if (line := self._wanted(stamp, rest)) is not None:
                     self.empty = False
                     yield line
+            self._away.pop(uid, None)
         except NotFoundError:
             pass  # it is gone
         except NoLogError as error:
-            if not how.get("follow"):
+            if not follows:
                 self._say(f"{error}.")
+        except RunError as error:
+            # Of a node that is lost the API server answers 500, as it cannot reach its kubelet.
+            if not following.passes(error):
+                raise
+            if not follows:
+                self.unread[uid] = pod["metadata"]["name"]
+            self._say_away(pod, error, at_once=not follows)
+
+    def _say_away(self, pod: Mapping[str, Any], error: RunError, *, at_once: bool) -> None:
+        """Say why a log cannot be read, once until it can be read again.
+
+        Args:
+            pod: Of a node that may be lost.
+            error: What the API server answers, if it does.
+            at_once: Whether the first failure is said. That of a log that is followed may be a
+                connection that was closed.
+        """
+        uid, about = pod["metadata"]["uid"], f"the log of pod {pod['metadata']['name']}: "
+        said = self._away.get(uid)
+        self._away[uid] = at_once or said is not None
+        if self._away[uid] and not said:
+            self._say(f"{about}{str(error).removeprefix(about)}.")
 
     def _wanted(self, stamp: str, text: str) -> Printed | None:
         labeled = _LABELED.fullmatch(text)
@@ -80,17 +111,25 @@ class PodLogs:
             return None
         return Printed(unix(stamp), rank, labeled[4]) if self._selection.wants(text) else None
 
-    def follow(self, followed: following.Followed) -> Iterator[Batch]:
+    def follow(self, followed: following.Followed, shown: list[Printed]) -> Iterator[Batch]:
         """What is printed from now on, until the run has ended.
+
+        Args:
+            followed: The run.
+            shown: Lines so far; a log that could not be read yet may have some of them, too.
 
         Raises:
             RunError: The API server refuses it.
         """
+        self._shown = shown
         for run in until_its_end(followed, self._selection, self._say):
             if run is not None:
-                with contextlib.suppress(UnreachableError):  # asked again
+                try:
                     for pod in self._kube.pods(run):
                         self._begin(pod)
+                except RunError as error:
+                    if not following.passes(error):  # else it is asked again
+                        raise
             until = time.monotonic() + log_lines.POLL_S
             while (run is None or phase(run) not in followed.ends) and time.monotonic() < until:
                 yield self._come()
@@ -117,22 +156,38 @@ class PodLogs:
         uid = pod["metadata"]["uid"]
         before = self._followed.get(uid)
         has_ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-        if before is not None and (before.is_alive() or has_ended):
+        all_read = has_ended and uid not in self._away
+        if before is not None and (before.is_alive() or all_read):
             return
         thread = threading.Thread(target=self._follow_pod, args=(pod,), daemon=True)
         self._followed[uid] = thread
         thread.start()
 
-    def _follow_pod(self, pod: Mapping[str, Any]) -> None:
-        before = self._read_up_to.get(pod["metadata"]["uid"])
-        since_s = time.time() - unix(before) + 1 if before else self._selection.since_s
+    def _follow_pod(self, pod: dict[str, Any]) -> None:
+        uid = pod["metadata"]["uid"]
         try:
+            if uid in self.unread and not self._read_late(pod):
+                return  # it is opened again
+            before = self._read_up_to.get(uid)
+            since_s = time.time() - unix(before) + 1 if before else self._selection.since_s
             for line in self._read(pod, follow=True, since_s=since_s):
                 self._lines.put(line)
-        except UnreachableError:
-            pass  # the connection was closed; it is opened again
         except RunError as error:
             self._errors.append(error)
+
+    def _read_late(self, pod: dict[str, Any]) -> bool:
+        """Read the last lines of a log that could not be read before; whether it now can be.
+
+        Raises:
+            RunError: The API server refuses it.
+        """
+        del self.unread[pod["metadata"]["uid"]]
+        lines, known = self.now([pod]), set(self._shown)
+        # The folder may have had some of them.
+        for line in together(self._shown, lines, len(self._shown) + len(lines)):
+            if line not in known:
+                self._lines.put(line)
+        return pod["metadata"]["uid"] not in self.unread
 
     def _waiting(self) -> Iterator[Printed]:
         until = time.monotonic() + _BATCH_S
