@@ -5,6 +5,7 @@ import torch
 
 from trainingrun_runtime.checkpoints import gradients
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
+from trainingrun_runtime.session.session_context import SavedObjects
 
 
 class Training:
@@ -65,6 +66,70 @@ def test_a_step_by_a_wrapper_counts_for_the_optimizer(training: Training) -> Non
     training.gradients = AccumulatedGradients([Wrapper(training.optimizer)])
     assert not training.step(used=True, clear=False)
     assert training.step(used=False)
+
+
+class Two:
+    """Does the steps of several optimizers, and saves them."""
+
+    def __init__(self, **held: object) -> None:
+        vars(self).update(held)
+
+    def state_dict(self) -> dict[str, object]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", ["attributes", "a list", "a dict"])
+def test_gradients_wait_for_optimizers_that_an_object_of_the_session_has(
+    training: Training, way: str
+) -> None:
+    other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    held = {"other": other, "muon": training.optimizer}
+    two = {
+        "attributes": Two(**held),
+        "a list": Two(each=[*held.values()]),
+        "a dict": Two(each=held),
+    }[way]
+    names = {
+        "attributes": ["optimizer.other", "optimizer.muon"],
+        "a list": ["optimizer.each[0]", "optimizer.each[1]"],
+        "a dict": ["optimizer.each['other']", "optimizer.each['muon']"],
+    }[way]
+    optimizers = SavedObjects({"model": training.model, "optimizer": two}).optimizers()
+    assert [*optimizers] == names
+    training.gradients = AccumulatedGradients(optimizers.values())
+    assert [training.step(used=n % 4 == 3) for n in range(8)] == 2 * [True, True, True, False]
+
+
+def test_an_optimizer_is_watched_once_and_under_the_name_that_the_session_has_for_it(
+    training: Training,
+) -> None:
+    class Wrapper(torch.optim.Optimizer):
+        """As Accelerate's."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        @property
+        def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
+            return self.optimizer.param_groups
+
+    two = Two(muon=training.optimizer, again=[training.optimizer])
+    for optimizer in (training.optimizer, Wrapper(training.optimizer)):
+        found = SavedObjects({"two": two, "optimizer": optimizer}).optimizers()
+        assert found == {"optimizer": optimizer}
+    assert [*SavedObjects({"two": two}).optimizers()] == ["two.muon"]
+
+
+def test_optimizers_that_no_object_of_the_session_saves_are_not_watched(training: Training) -> None:
+    """A scheduler has one, a framework's trainer has some, and so may samples have."""
+    scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 2)
+    trainer = Two(trainer=Two(optimizers=[training.optimizer]), configs=[{"it": scheduler}])
+    samples = Two(dataset=[training.optimizer] * 10_001)
+    objects = {"scheduler": scheduler, "progress": trainer, "samples": samples}
+    assert SavedObjects(objects).optimizers() == {}
 
 
 def test_gradients_that_another_optimizer_has_used_do_not_wait(training: Training) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.session.session import _whole_number
+from trainingrun_runtime.session.loop_totals import whole_number
 from trainingrun_runtime.session.session_context import ProgressState
 
 BEST = ("error",)
@@ -36,10 +36,10 @@ def test_no_later_checkpoint_is_rated_by_what_was_measured_with_former_weights(
 
 @pytest.mark.parametrize("total", [5, 5.0, True + 4])
 def test_a_loop_takes_a_whole_number(total: float) -> None:
-    assert _whole_number(total, "steps") == 5
+    assert whole_number(total, "steps") == 5
 
 
 @pytest.mark.parametrize("total", [312.5, math.inf, math.nan, "5", None])
 def test_another_length_of_a_loop_is_refused_with_what_to_write(total: object) -> None:
     with pytest.raises(ValueError, match=r"is no whole number of steps; round it.*2\*\*31"):
-        _whole_number(total, "steps")
+        whole_number(total, "steps")

@@ -480,3 +480,28 @@ def test_an_optimizer_whose_scheduler_is_not_saved_is_named() -> None:
         {**objects, "chain": chain, "wrapper": Wrapped(schedulers.StepLR(given, 2))}
     ).objects
     assert without_scheduler(restorable) == ["left_out"]
+
+
+class Both:
+    """Does the steps of several optimizers, and saves them with their schedulers."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_an_optimizer_in_another_object_whose_scheduler_is_not_saved_is_named() -> None:
+    schedulers = torch.optim.lr_scheduler
+    net = torch.nn.Linear(1, 1)
+    given, listed, left_out = (torch.optim.SGD(net.parameters(), lr=1.0) for _ in range(3))
+    schedulers.LinearLR(left_out, 0.1)
+    kept = [schedulers.StepLR(listed, 2)]
+    both = Both(muon=left_out, each=[given, listed], again={"muon": left_out}, kept=kept)
+    objects = {"both": both, "given": schedulers.StepLR(given, 2)}
+    assert without_scheduler(SavedObjects(objects).objects) == ["both.muon"]
+    assert without_scheduler(SavedObjects({"opt": left_out, **objects}).objects) == ["opt"]

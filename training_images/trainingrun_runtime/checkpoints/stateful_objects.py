@@ -21,6 +21,8 @@ _SHARDED = {
     "DeepSpeedOptimizer": _DEEPSPEED,
 }
 """Class names of what each rank holds only a part of, in a form that a session cannot save."""
+_MOST_ITEMS = 10_000
+"""A longer list or dict is one of samples, and is not looked through."""
 
 
 class Stateful(Protocol):
@@ -156,6 +158,40 @@ def parameters_of(optimizer: Optimizer) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def optimizers_in(objects: Mapping[str, Any]) -> dict[str, Optimizer]:
+    """PyTorch's optimizers among the objects and in their attributes, by name; each of them once.
+
+    One in an attribute, as of a class that does the steps of several, is named by its place, such
+    as `optimizer.muon` or `optimizer.each[0]`. A scheduler does not save the optimizer that it has.
+    """
+    found = {name: it for name, it in objects.items() if isinstance(it, Optimizer)}
+    for name, thing in objects.items():
+        if not isinstance(thing, LRScheduler):
+            for place, it in _attributes(thing):
+                if isinstance(it, Optimizer):
+                    found.setdefault(f"{name}{place}", it)
+    known = dict[int, Any]()  # by id; a list that a property makes anew has to stay for that
+    once = {}
+    for name, it in found.items():
+        # A wrapper that is an optimizer itself, as Accelerate's, has the very list of its own one.
+        groups = it.param_groups
+        if id(it) not in known and id(groups) not in known:
+            known[id(it)], known[id(groups)] = it, groups
+            once[name] = it
+    return once
+
+
+def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+    """An object's attributes, and what is in lists, tuples and dicts among them, by place."""
+    for name, value in [*getattr(thing, "__dict__", {}).items()]:
+        yield f".{name}", value
+        if isinstance(value, list | tuple | dict) and len(value) <= _MOST_ITEMS:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for number, (key, item) in enumerate([*items]):
+                # Not a tensor's, as of one optimizer for each parameter: it would be long.
+                yield f".{name}[{key if isinstance(key, str) else number!r}]", item
+
+
 def without_scheduler(objects: Mapping[str, Stateful]) -> list[str]:
     """Names of optimizers whose learning rates are set by a scheduler that is not saved with them.
 
@@ -165,14 +201,13 @@ def without_scheduler(objects: Mapping[str, Stateful]) -> list[str]:
     """
     kept = [*objects.values()]
     for thing in objects.values():  # of a framework's wrapper, too
-        kept += getattr(thing, "__dict__", {}).values()
+        kept += (held for _, held in _attributes(thing))
     optimizers = {id(it.optimizer) for it in kept if isinstance(it, LRScheduler)}
     return [
         name
-        for name, thing in objects.items()
-        if isinstance(thing, Optimizer)
-        and getattr(thing.step, "_wrapped_by_lr_sched", False)
-        and id(thing) not in optimizers
+        for name, optimizer in optimizers_in(objects).items()
+        if getattr(optimizer.step, "_wrapped_by_lr_sched", False)
+        and id(optimizer) not in optimizers
     ]
 
 

@@ -1,5 +1,6 @@
 """Tells of optimizers whose work a loss would cost, or a resumed run do otherwise."""
 
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 from torch.nn import Module
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from ..checkpoints.stateful_objects import parameters_of
+from ..checkpoints.stateful_objects import optimizers_in, parameters_of
+
+log = logging.getLogger(__name__)
 
 UNCOUNTED_STEPS = 10
 """So many before the session's first loop, which counts them, are more than a try."""
@@ -35,16 +38,19 @@ class OptimizerAdvice:
             if isinstance(thing, Module)
             for parameter in thing.parameters()
         }
-        kept = [*objects.values()]
-        for thing in objects.values():  # a wrapper has the optimizer that it saves
-            kept += getattr(thing, "__dict__", {}).values()
-        self._groups = [it.param_groups for it in kept if isinstance(it, Optimizer)]
+        self._saved = [*optimizers_in(objects).values()]
         self._uncounted = 0
         self._first_steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._told = False
         register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            self._look_at(optimizer)
+        except Exception:  # an optimizer of one's own may keep anything; its step was done
+            log.debug("no advice on a %s", type(optimizer).__name__, exc_info=True)
+
+    def _look_at(self, optimizer: Optimizer) -> None:
         step = self._loop_step()
         if step is None:
             self._uncounted += 1
@@ -64,13 +70,22 @@ class OptimizerAdvice:
 
     def _loses(self, optimizer: Optimizer, step: int) -> bool:
         # A wrapper, as Accelerate's, has the very list of its optimizer.
-        if any(groups is optimizer.param_groups for groups in self._groups):
+        if any(it.param_groups is optimizer.param_groups for it in self._saved):
             return False
         # One that is made anew in each step, as in an inner loop, has nothing to be saved, and so
         # has one without momentum.
         lasts = step > self._first_steps.setdefault(optimizer, step)
         return (
             lasts
-            and any(optimizer.state.values())
+            and any(map(_holds_something, optimizer.state.values()))
             and any(id(parameter) in self._parameters for parameter in parameters_of(optimizer))
         )
+
+
+def _holds_something(state: Any) -> bool:
+    """Whether what an optimizer keeps for a parameter, or under a name, is more than nothing.
+
+    The truth of a tensor is not asked for: one of several elements has none.
+    """
+    kept = state.values() if isinstance(state, Mapping) else [state]
+    return any(value is not None for value in kept)

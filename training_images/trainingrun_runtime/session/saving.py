@@ -86,7 +86,7 @@ class Saving:
             worker.advise(
                 f"{name} has a learning rate scheduler that the session does not save, so after a "
                 "loss it counts from 0 again, unless the code makes it by session.step; pass it: "
-                f"Session({name}=…, scheduler=…)"
+                "Session(…, scheduler=…)"
             )
         comparison = self._compare(states)
         noted_steps.begin(

@@ -13,7 +13,6 @@ checkpoint of its last step is.
 """
 
 import math
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from ..survivors.noted_steps import GradientExchange, NotedSteps, parallel
 from ..worker.step_consensus import Place, StepConsensus
 from ..worker.worker import this_worker
 from . import microbatches
+from .loop_totals import LoopTotals, StepLoop, whole_number
 from .optimizer_advice import OptimizerAdvice
 from .requests import Requests
 from .saving import Saving
@@ -127,6 +127,7 @@ class Session:
         )
         self._final_metrics: dict[str, Any] = {}
         self._epochs: int | None = None
+        self._loop_totals = LoopTotals()
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
@@ -251,9 +252,15 @@ class Session:
 
         Within an epoch `steps(n)` counts from the epoch's first step. A resumed run goes on in the
         epoch that was under way; what comes after its steps, such as an evaluation, is done again.
+
+        Raises:
+            ValueError: the same total was reached before: it is not counted from the first epoch.
+                Or it is no whole number.
         """
         self._requests.raise_exit()
-        self._epochs = total = _whole_number(total, "epochs")
+        total = whole_number(total, "epochs")
+        self._loop_totals.require_more_epochs(total, self.epoch, stopped=self.stopped)
+        self._epochs, trains = total, self.epoch < total
         try:
             while self.epoch < total and not self.stopped:
                 # Also where the epoch was begun before: its body draws the same order again.
@@ -263,10 +270,13 @@ class Session:
                 self._progress.epoch += 1
                 self._progress.epoch_began = self.step
                 self._progress.loops = Loops()
+                self._loop_totals.end_epoch(self.step)
                 if self._save_after is not None:
                     self._save_after = None
                     self._requests.save()
                 self._pause(Place.EPOCH, self.step)
+            if self.epoch >= total:
+                self._loop_totals.reach_epochs(total, trained=trains)
         finally:
             self._epochs = None
             if self._save_after == "epoch":
@@ -287,17 +297,26 @@ class Session:
             ValueError: the same total was reached before: it is not counted from the first step.
                 Or it is no whole number.
         """
+        return self._steps(total)
+
+    def _steps(self, given: int | None, loader: Any = None, method: str = "steps") -> Iterator[int]:
+        """See `steps`.
+
+        Args:
+            given: the total; None: as many as the loader has.
+            loader: whose batches the steps take, if they take those of one.
+            method: the one that was called, for an error.
+        """
         self._requests.raise_exit()
-        total = _whole_number(total, "steps")
         self._leave_loop()
         progress = self._progress
-        end = progress.epoch_began + total if self._epochs is not None else total
-        if progress.loops.already_reached(end):
-            raise ValueError(
-                f"session.steps({total}) was reached before and would do no step, because it "
-                f"counts from the first one; call session.steps({self.step + total}) for {total} "
-                "more, or loop over session.epochs(), in which each epoch counts anew"
-            )
+        in_epoch, whole = self._epochs is not None, given is None and loader is not None
+        began = progress.epoch_began if in_epoch else 0
+        total = self._length(loader) if whole else whole_number(given, "steps")
+        loop = StepLoop(method, total, began, in_epoch, loader, whole)
+        end = loop.end
+        again = progress.loops.already_reached(end)
+        self._loop_totals.begin(loop, self.step, stopped=self.stopped, again=again)
         self._total = self._whole(total)
         self._begun = self._begun or time.time()
         self._context.worker.times.setdefault("looped", self._begun)
@@ -333,17 +352,18 @@ class Session:
             loader: one of the session's objects: a `ResumableDataLoader`, a
                 `ResumableRayDataLoader`, or one that has a state.
             total: see `steps()`; the loader begins anew after its last batch. None: all batches of
-                the loader; a resumable one then has the epochs of `epochs()`.
+                the loader; a resumable one then has the epochs of `epochs()`. Before it, no other
+                loop is in the epoch, or without epochs in the run.
 
         Raises:
             ValueError: the session does not restore the loader, or it has no batch; or
-                `workers.globalBatch` is keep.
+                `workers.globalBatch` is keep. Or total is None, and there was another loop before
+                it, whose steps count.
         """
         if self._context.worker.keeps_batch:
             raise ValueError(use_microbatches("this loop takes one batch in each step"))
-        total = self._length(loader) if total is None else total
         batches = self._data.repeated(loader)
-        for _ in self.steps(total):
+        for _ in self._steps(total, loader, "batches"):
             yield next(batches)
 
     def microbatches(
@@ -371,12 +391,11 @@ class Session:
 
         Raises:
             TypeError: it is another loader.
-            ValueError: the session does not restore it, or it has no batch.
+            ValueError: the session does not restore it, or it has no batch; or see `batches()`.
             RuntimeError: a step ends before all of its microbatches are taken.
         """
         drawn = self._data.microbatches(loader)
-        total = self._length(loader) if total is None else total
-        for _ in self.steps(total):
+        for _ in self._steps(total, loader, "microbatches"):
             yield microbatches.of_step(drawn, self._parallel, self._begin_microbatch(loader))
 
     def _begin_microbatch(self, loader: ResumableLoader) -> Callable[[int], None]:
@@ -541,19 +560,3 @@ class Session:
         if self._between_since is not None:
             self._progress.between += time.monotonic() - self._between_since
             self._between_since = None
-
-
-def _whole_number(total: Any, of: str) -> int:
-    """The length of a loop; a float that is one counts, as of a quotient.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        whole = isinstance(total, float) and total.is_integer()
-        return int(total) if whole else operator.index(total)
-    except TypeError:
-        raise ValueError(
-            f"session.{of}({total}) is no whole number of {of}; round it, or where the length is "
-            f"not known write session.{of}(2**31) and call session.stop()"
-        ) from None

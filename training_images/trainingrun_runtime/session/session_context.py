@@ -17,6 +17,7 @@ from ..checkpoints.state_comparison import buffers_in
 from ..checkpoints.stateful_objects import (
     NotRestorable,
     Stateful,
+    optimizers_in,
     replicated,
     restorable,
 )
@@ -130,8 +131,8 @@ class SavedObjects:
         }
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Those of PyTorch among them, by name."""
-        return {name: it for name, it in self.objects.items() if isinstance(it, Optimizer)}
+        """Those of PyTorch among them and in their attributes, by name."""
+        return optimizers_in(self.objects)
 
     def restore(self, worker: Worker) -> Position:
         """Put everything back as the checkpoint has it, if there is one; how far training was."""
@@ -146,8 +147,11 @@ class SavedObjects:
             for thing in self.objects.values():
                 if isinstance(thing, ResumableLoader):
                     thing.require_same_batch()
-        # Another run's `stop()` was its own: a run that begins there trains on.
-        return position if worker.continues is not None else replace(position, stop_at=None)
+        if worker.continues is not None:
+            return position
+        # Another run's `stop()` was its own, and so was a loop that it had left: a run that begins
+        # there trains on.
+        return replace(position, stop_at=None, left=())
 
 
 class ProgressState:

@@ -1,0 +1,154 @@
+"""A session of one rank in the test's own process, with stand-ins for what it has of Ray.
+
+The session, its loops, its rules of metrics, what its checkpoints hold and how they are restored
+are the real ones. Stand-ins are the worker, the coordinator, and the upload: a checkpoint is a
+folder.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from support import checkpoints
+from trainingrun_protocol.contract import ContractCheckpoints
+from trainingrun_runtime.checkpoints import snapshot
+from trainingrun_runtime.checkpoints.downloads import LocalFiles
+from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.checkpoints.state_comparison import Comparison
+from trainingrun_runtime.coordinator.checkpoints import Command
+from trainingrun_runtime.session import requests, saving, session, session_context
+from trainingrun_runtime.session.session import Session
+from trainingrun_runtime.worker import worker
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that a session has made."""
+
+    position: Position
+    metrics: dict[str, Any]
+    folder: Path
+
+
+class Run:
+    """What is left of a training process when it is gone, and what the next one begins with.
+
+    Args:
+        patch: of the test.
+        folder: in which it makes one for its checkpoints.
+        every_steps: see `checkpoints.everySteps`.
+        rated_by: metrics by which checkpoints are compared.
+    """
+
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        folder: Path,
+        *,
+        every_steps: int | None = None,
+        rated_by: tuple[str, ...] = (),
+    ) -> None:
+        self._patch, self._numbers = patch, itertools.count()
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._every_steps, self._rated_by = every_steps, rated_by
+        self.checkpoints: list[Checkpoint] = []
+        """Those that were made, in their order."""
+        self.advice: list[str] = []
+        """What the run's warnings say."""
+        self.session: Session | None = None
+        """Of the process under way."""
+
+    def begin(self, restored: Checkpoint | None = None, *, another_runs: bool = False) -> None:
+        """A process begins, whose session restores a checkpoint, if there is one.
+
+        Args:
+            restored: the checkpoint.
+            another_runs: whether it is that of another run, as by `restoreFrom`.
+        """
+        offered = None if restored is None else SimpleNamespace(folder=restored.folder)
+        own = None if restored is None or another_runs else SimpleNamespace(metrics={})
+        coordinator = MagicMock()
+        this = SimpleNamespace(
+            rank=0,
+            world_size=1,
+            group=1,
+            most_workers=None,
+            keeps_batch=False,
+            timeout_s=10.0,
+            times={},
+            times_are_told=True,
+            trial=None,
+            restored=own,
+            continues=own,
+            offered=offered,
+            fetched=None,
+            notice=None,
+            needed_metrics=self._rated_by,
+            checkpoints=ContractCheckpoints(every_steps=self._every_steps),
+            history=MagicMock(),
+            coordinator=coordinator,
+            bucket=MagicMock(),
+            register=self._register,
+            advise=self.advice.append,
+            waiting=lambda *_: nullcontext(),
+            cannot_save_alone=lambda _: None,
+        )
+        patch = self._patch
+        patch.setattr(worker, "_worker", this)
+        patch.setattr(session, "StepReporter", lambda *_: MagicMock(command=Command.NONE))
+        patch.setattr(session, "Saving", lambda context: _Saving(context, self))
+        patch.setattr(session, "ray", MagicMock())
+        patch.setattr(requests, "training", MagicMock(PreemptionDeadline=_NoDeadline))
+        patch.setattr("ray.train.get_checkpoint", lambda: offered)
+        patch.setattr(session_context, "files_of", _local_files)
+
+    def end(self) -> Checkpoint:
+        """The training function has returned; the checkpoint of the state in which it did."""
+        assert self.session is not None
+        self.session.conclude()
+        return self.checkpoints[-1]
+
+    def _register(self, made: Session) -> None:
+        self.session = made
+
+    def keep(self, context: session_context.SessionContext) -> None:
+        """Make a checkpoint of now."""
+        position, folder = context.progress.position, self._folder / f"{next(self._numbers)}"
+        folder.mkdir()
+        files = snapshot.take(context.objects.states(), Comparison(set(), {}), position, 0, 1)
+        checkpoints.write(files, folder)
+        metrics = dict(context.metrics_after(position.step))
+        self.checkpoints.append(Checkpoint(position, metrics, folder))
+
+
+class _Saving(saving.Saving):
+    """Its checkpoints are there at once."""
+
+    def __init__(self, context: session_context.SessionContext, run: Run) -> None:
+        super().__init__(context)
+        self._run = run
+
+    def save(self, *, wait: bool) -> None:
+        self._run.keep(self._context)
+        self.saved, self.late = self._context.progress.position, False
+
+    def wait_for_commit(self) -> bool:
+        return True
+
+
+class _NoDeadline:
+    def read(self) -> None:
+        return None
+
+
+@contextmanager
+def _local_files(checkpoint: Any, fetched: Any) -> Iterator[LocalFiles]:
+    yield LocalFiles(checkpoint.folder)
