@@ -8,7 +8,8 @@ for epoch in session.epochs(10):
         ...
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accelerate import skip_first_batches
@@ -24,9 +25,11 @@ from .driven_loop import refuse_other_numbers
 def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:
     """A session of prepared objects, without their wrappers; see `Session`.
 
-    Leave prepared loaders out: `batches` continues them.
+    The scaler of the loss that an optimizer has with `mixed_precision="fp16"` is one of them, as
+    `scaler`. Leave prepared loaders out: `batches` continues them.
     """
-    return Session(seed=seed, **{name: _bare(thing) for name, thing in objects.items()})
+    bare = {name: _bare(thing) for name, thing in objects.items()}
+    return Session(seed=seed, **bare, **_scalers(objects))
 
 
 def batches(session: Session, loader: Any) -> Iterator[Any]:
@@ -62,6 +65,20 @@ def _sampler(loader: Any) -> Any:
     while not hasattr(inner, "sampler"):  # wrapped once for each way in which ranks share batches
         inner = inner.batch_sampler
     return inner.sampler
+
+
+def _scalers(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The scalers of prepared optimizers, but those that are among the objects, by name."""
+    given = {id(thing) for thing in objects.values()}
+    # Optimizers of one accelerator share its scaler.
+    found = {
+        id(thing.scaler): thing.scaler
+        for thing in objects.values()
+        if isinstance(thing, AcceleratedOptimizer) and thing.scaler is not None
+    }
+    names = (f"scaler{number or ''}" for number in itertools.count())
+    free = (name for name in names if name not in objects)
+    return {next(free): scaler for key, scaler in found.items() if key not in given}
 
 
 def _bare(thing: Any) -> Any:

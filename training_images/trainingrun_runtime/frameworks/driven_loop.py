@@ -17,6 +17,10 @@ ENDLESS = 2**31
 """Epochs of a training that names no number of them."""
 
 
+class Ended(RuntimeError):
+    """The framework begins a step, and the session has none left."""
+
+
 class DrivenLoop:
     """Epochs and steps of a session, each of which begins when a hook says so.
 
@@ -24,10 +28,21 @@ class DrivenLoop:
         session: whose steps they are.
         epochs: how many the training has.
         steps: tells how many steps the epoch has that begins now.
+        ends_early: whether a training of one epoch that had ended before its last step, as by early
+            stopping, does no further step after a loss. Otherwise each step is done that the
+            framework begins.
     """
 
-    def __init__(self, session: Session, epochs: int, steps: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        epochs: int,
+        steps: Callable[[], int],
+        *,
+        ends_early: bool = False,
+    ) -> None:
         self._session, self._epochs, self._length = session, epochs, steps
+        self._ends_early = ends_early
         self._epoch = 0
         self._steps = self._run()
         # What follows a step's gradients takes a framework long, so a rank is often lost in it.
@@ -44,9 +59,13 @@ class DrivenLoop:
         Raises:
             Preempted, Resized, Suspended: a checkpoint was made and this worker group ends; let it
                 through.
+            Ended: the former step was the session's last one.
         """
         self._epoch = epoch
-        next(self._steps)
+        try:
+            next(self._steps)
+        except StopIteration:  # which the loop of a framework would take for its data's end
+            raise Ended(self._why()) from None
 
     def end(self) -> None:
         """The last step is over; the session saves it when the training function returns."""
@@ -54,10 +73,39 @@ class DrivenLoop:
 
     def _run(self) -> Generator[None, None, None]:
         for epoch in self._session.epochs(self._epochs):
-            for _ in self._session.steps(self._length()):
+            # A checkpoint of an epoch's last step is of that epoch, and the framework begins the
+            # next one. That may have another length, so the end of this loop cannot tell.
+            if epoch < self._epoch:
+                continue
+            for _ in self._steps_left():
                 yield
                 if self._epoch != epoch:  # the framework has left the former epoch early
                     break
+            if self._ends_early or self._session.stopped:  # within this epoch, as a checkpoint says
+                return
+
+    def _steps_left(self) -> Iterator[int]:
+        """Those of the epoch under way."""
+        length, done = self._length(), self._session.steps_of_epoch
+        yield from self._session.steps(length)
+        # The last step of a framework is always one in which its loop was left, see `end`. A
+        # resumed run does not go on in such a loop, but in a second one to the same end.
+        if self._session.steps_of_epoch == done < length and not self._ends_early:
+            yield from self._session.steps(length)
+
+    def _why(self) -> str:
+        step = self._session.step
+        if self._session.stopped:
+            return (
+                f"the framework begins a step after step {step}, where session.stop() has ended "
+                "the training; end the framework's own loop instead, as in Transformers by "
+                "control.should_training_stop = True"
+            )
+        return (
+            f"the framework begins a step of its epoch {self._epoch} after step {step}, and the "
+            f"session's {self._epochs} epochs are over, as where the run of the checkpoint had "
+            "fewer steps in each; give the trainer that run's batch size and data, or more epochs"
+        )
 
 
 def require_usable(loader: Any) -> None:

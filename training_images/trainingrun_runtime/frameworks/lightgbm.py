@@ -21,7 +21,7 @@ from lightgbm.callback import CallbackEnv
 from ..session.session import Session
 from ..survivors.watched_tensors import NotCovered
 from . import boosting, process_group
-from .driven_loop import DrivenLoop
+from .driven_loop import DrivenLoop, Ended
 
 _OWN_PORT = re.compile(r"^\[local_listen_port: \d+\]$", re.MULTILINE)
 """What a model's text has of one rank alone."""
@@ -70,18 +70,21 @@ def train(
     if session.step >= rounds and kept.booster is not None:
         return kept.booster
     steps = _Steps(session, kept, rounds)
-    booster = lightgbm.train(
-        {**_network(params), **seeded_at(params, session.step)},
-        train_set,
-        rounds - session.step,
-        init_model=kept.booster,
-        callbacks=[  # a round ends before any begins
-            steps.before,
-            steps.after,
-            *(counted_from_the_first_round(callback) for callback in callbacks),
-        ],
-        **options,
-    )
+    try:
+        booster = lightgbm.train(
+            {**_network(params), **seeded_at(params, session.step)},
+            train_set,
+            rounds - session.step,
+            init_model=kept.booster,
+            callbacks=[  # a round ends before any begins
+                steps.before,
+                steps.after,
+                *(counted_from_the_first_round(callback) for callback in callbacks),
+            ],
+            **options,
+        )
+    except Ended:  # early stopping had ended the training before the checkpoint
+        return kept.booster
     steps.end()
     return booster
 
@@ -175,7 +178,7 @@ class _Steps:
 
     def __init__(self, session: Session, kept: _KeptBooster, rounds: int) -> None:
         self._session, self._kept = session, kept
-        self._loop = DrivenLoop(session, 1, lambda: rounds)
+        self._loop = DrivenLoop(session, 1, lambda: rounds, ends_early=True)
 
         def before(env: CallbackEnv) -> None:
             self._loop.begin_step(0)

@@ -16,22 +16,37 @@ import warnings
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
-from .driven_loop import ENDLESS, DrivenLoop, begin_at, refuse_other_numbers, require_usable
+from ..worker.worker import this_worker
+from .driven_loop import (
+    ENDLESS,
+    DrivenLoop,
+    Ended,
+    begin_at,
+    refuse_other_numbers,
+    require_usable,
+)
 
 
 class SessionCallback(Callback):
     """Restores the trainer, and makes checkpoints when they are due and on a preemption notice.
 
     A checkpoint holds the module, the optimizers, the learning rate schedulers, how far the trainer
-    is, and the states of its callbacks. A step is one of the optimizer: batches whose gradients are
-    accumulated belong to one step. The batches of the epoch under way that were trained on are left
-    out of a loader whose order follows from the epoch, as of Lightning's distributed sampler.
+    is, the states of its callbacks and the models of those that average the weights. A step is one
+    of the optimizer: batches whose gradients are accumulated belong to one step. The batches of the
+    epoch under way that were trained on are left out of a loader whose order follows from the
+    epoch, as of Lightning's distributed sampler. What a validation measures is of its step alone; a
+    step of which it measures the metric of `checkpoints.best` is saved.
 
     Args:
         seed: see `Session`.
@@ -40,19 +55,27 @@ class SessionCallback(Callback):
     def __init__(self, *, seed: int | None = None) -> None:
         self._seed = seed
         self.session: Session | None = None  # from the begin of the training on
-        self._loop: DrivenLoop | None = None
+        self._loop: DrivenLoop | None = None  # until its end
+        self._before: dict[str, Any] = {}
+        """Metrics before the validation under way."""
+        self._measured: set[str] = set()
+        """Names of those that the latest validation has measured, in the step under way."""
+        self._former: dict[str, Any] = {}
+        """Those that a validation has measured of former weights; the trainer keeps them."""
+        self._advised = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The session's checkpoints are the only ones.
 
         Raises:
-            ValueError: the trainer resumes from one of its own.
+            ValueError: the trainer resumes from one of its own, or has a state for those alone.
         """
         if trainer.ckpt_path is not None:
             raise ValueError(
                 f"fit(ckpt_path={str(trainer.ckpt_path)!r}) resumes from another checkpoint than "
                 "the session's; call fit() without it"
             )
+        _refuse_left_out(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore what was saved, and continue there."""
@@ -62,40 +85,142 @@ class SessionCallback(Callback):
         refuse_other_numbers("Lightning's loop")
         self.session = session = Session(seed=self._seed, **self._objects(trainer))
         if session.step:
+            trainer.fit_loop.setup_data()  # the loaders of this epoch, where each has its own
             _continue_data(trainer)
-        self._loop = DrivenLoop(session, _epochs(trainer), lambda: _steps(trainer))
+        self._loop = DrivenLoop(session, _epochs(trainer, session), lambda: _steps(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """A step begins with the first batch whose gradients it accumulates."""
-        if self._loop is None or batch_idx % trainer.accumulate_grad_batches:
+        if self._loop is None or self.session is None:
             return
-        # Metrics on a GPU are waited for, so they are read as rarely as Lightning logs them.
-        if pl_module.device.type == "cpu" or batch_idx % trainer.log_every_n_steps == 0:
-            self._report(trainer)
-        self._loop.begin_step(trainer.current_epoch)
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            # Metrics on a GPU are waited for, so they are read as rarely as Lightning logs them.
+            if pl_module.device.type == "cpu" or batch_idx % trainer.log_every_n_steps == 0:
+                self._report(trainer)
+            try:
+                self._loop.begin_step(trainer.current_epoch)
+            except Ended:
+                if not self.session.stopped:
+                    raise
+                trainer.should_stop = True
+                raise StopIteration from None  # by which Lightning leaves an epoch
+        if self._measured:
+            found = trainer.callback_metrics
+            self._former |= {name: found[name] for name in self._measured if name in found}
+            self._measured = set()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the metrics that are there before."""
+        self._before = dict(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report what was measured, as of the step under way, whose weights these are."""
+        if self._loop is None or self.session is None:  # as in `trainer.validate()`
+            return
+        found = trainer.callback_metrics
+        # While it validates, the trainer leaves the values of all other metrics as they are.
+        self._measured = {
+            name for name, value in found.items() if self._before.get(name) is not value
+        }
+        if trainer.fit_loop._should_accumulate():
+            self._advise(trainer)
+            return
+        self._report(trainer)
+        needed = set(this_worker().needed_metrics)
+        # One rank may log a metric alone, and all of them save.
+        if needed and trainer.strategy.reduce_boolean_decision(
+            not needed.isdisjoint(self._measured), all=False
+        ):
+            self.session.save()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """All steps are done."""
         if self._loop is not None:
             self._report(trainer)
             self._loop.end()
+            self._loop = None
 
     def _report(self, trainer: Trainer) -> None:
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if self._former.get(name) is not value  # else the training has not logged it since
+        }
         if self.session is not None and metrics:
             self.session.report(**metrics)
+
+    def _advise(self, trainer: Trainer) -> None:
+        """Say once what becomes of a validation within a step."""
+        if not self._advised:
+            self._advised = True
+            this_worker().advise(
+                "the trainer validates between batches whose gradients are accumulated, where the "
+                "weights are those of the step before, so these metrics are not reported; set "
+                "val_check_interval to a multiple of accumulate_grad_batches="
+                f"{trainer.accumulate_grad_batches}"
+            )
 
     def _objects(self, trainer: Trainer) -> dict[str, Any]:
         """What a checkpoint holds, by name."""
         found: dict[str, Any] = {"model": trainer.strategy.model, "progress": _Progress(trainer)}
+        for index, callback in enumerate(_averages(trainer)):
+            found[f"average{index or ''}"] = callback._average_model
         for index, optimizer in enumerate(trainer.strategy.optimizers):
             found[f"optimizer{index or ''}"] = optimizer
         for index, config in enumerate(trainer.lr_scheduler_configs):
             found[f"scheduler{index or ''}"] = config.scheduler
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         return found if scaler is None else {**found, "scaler": scaler}
+
+
+def _averages(trainer: Trainer) -> list[Any]:
+    """The callbacks that average the weights, in a model that their `state_dict` has not."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]
+
+
+def _refuse_left_out(trainer: Trainer, module: LightningModule) -> None:
+    """Refuse what has a state for Lightning's own checkpoints alone.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    for callback in trainer.callbacks:
+        name = type(callback).__name__
+        if isinstance(callback, StochasticWeightAveraging):
+            raise ValueError(
+                f"the callback {name} makes its schedule of learning rates as an epoch begins, and "
+                "a run that is resumed within one would end with other weights; use "
+                "lightning.pytorch.callbacks.WeightAveraging in its place"
+            )
+        if isinstance(callback, WeightAveraging):  # whose own method has the averaged model alone
+            if callback._average_model is None:
+                raise ValueError(
+                    f"the callback {name} has no averaged model as fit() begins, so no checkpoint "
+                    "could hold it; call super().setup() in its setup()"
+                )
+            parent = WeightAveraging
+        else:
+            parent = Callback
+        if is_overridden("on_save_checkpoint", callback, parent):
+            raise ValueError(
+                f"the callback {name} saves by on_save_checkpoint(), which a session does not "
+                "call, so a resumed run would go on without that; return it from the callback's "
+                "state_dict(), or leave the callback out"
+            )
+    if is_overridden("on_save_checkpoint", module):
+        raise ValueError(
+            f"the module {type(module).__name__} saves by on_save_checkpoint(), which a session "
+            "does not call, so a resumed run would go on without that; keep it in a buffer "
+            "(register_buffer) or in the state_dict() of a callback, and leave the method out"
+        )
+    if is_overridden("state_dict", trainer.datamodule):
+        raise ValueError(
+            f"the datamodule {type(trainer.datamodule).__name__} has a state_dict(), which a "
+            "session does not save, so a resumed run would go on without it; keep it in the "
+            "state_dict() of a callback, and leave the method out"
+        )
 
 
 class _Progress(SmallState):
@@ -115,6 +240,11 @@ class _Progress(SmallState):
             if not batches["current"]["started"]:  # nor has its epoch begun
                 for counts in (epoch["total"], epoch["current"]):
                     counts["ready"] = counts["started"] = counts["completed"]
+        if self._ended_within_epoch(epoch["current"], batches):
+            # Lightning counts that epoch as done; a run that begins here goes on in it.
+            for counts in (epoch["total"], epoch["current"]):
+                counts["processed"] -= 1
+                counts["completed"] = counts["processed"]
         states = [(callback, callback.state_dict()) for callback in self._callbacks()]
         callbacks = {c.state_key: copy.deepcopy(state) for c, state in states if state}
         return {"loops": loops, "callbacks": callbacks}
@@ -128,6 +258,12 @@ class _Progress(SmallState):
         for callback in self._callbacks():
             if callback.state_key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.state_key])
+
+    def _ended_within_epoch(self, epoch: Any, batches: Any) -> bool:
+        """Whether the training has ended before its epoch, as by `max_steps`."""
+        over = epoch["processed"] == epoch["started"] and not batches["is_last_batch"]
+        done = batches["current"]["completed"]
+        return bool(over and 0 < done < self._trainer.num_training_batches)
 
     def _callbacks(self) -> list[Callback]:
         # A ModelCheckpoint names files of its pod, which are gone with it.
@@ -180,11 +316,17 @@ def _continue_data(trainer: Trainer) -> None:
             next(fetcher.iterator)
 
 
-def _epochs(trainer: Trainer) -> int:
+def _epochs(trainer: Trainer, session: Session) -> int:
+    """Epochs of the whole training, as far as it is known."""
     limit = ENDLESS if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
-    return (
-        limit if trainer.max_steps == -1 else min(limit, -(-trainer.max_steps // _steps(trainer)))
-    )
+    # Loaders that are made anew may be longer or shorter than that of now.
+    if trainer.max_steps == -1 or trainer.reload_dataloaders_every_n_epochs:
+        return limit
+    # Those that are over may have had other steps, in the run of the checkpoint.
+    first, done = int(trainer.current_epoch), session.step
+    if session.epoch == first:
+        done -= session.steps_of_epoch
+    return min(limit, first + -(-(int(trainer.max_steps) - done) // _steps(trainer)))
 
 
 def _steps(trainer: Trainer) -> int:

@@ -25,7 +25,7 @@ from xgboost.collective import CommunicatorContext
 from ..session.session import Session
 from ..survivors.watched_tensors import NotCovered
 from . import boosting, process_group
-from .driven_loop import DrivenLoop
+from .driven_loop import DrivenLoop, Ended
 
 
 def train(
@@ -165,7 +165,7 @@ class _Steps(TrainingCallback):
     def __init__(self, session: Session, kept: _KeptBooster, rounds: int) -> None:
         super().__init__()
         self._session, self._kept, self._done = session, kept, session.step
-        self._loop = DrivenLoop(session, 1, lambda: rounds)
+        self._loop = DrivenLoop(session, 1, lambda: rounds, ends_early=True)
 
     def before_training(self, model: Any) -> Any:
         """Number rounds from the run's first one: what a round draws follows from its number."""
@@ -178,8 +178,11 @@ class _Steps(TrainingCallback):
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """The former round is over."""
-        self._loop.begin_step(0)
+        """The former round is over; whether no other one follows."""
+        try:
+            self._loop.begin_step(0)
+        except Ended:  # early stopping had ended the training before the checkpoint
+            return True
         return False
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
