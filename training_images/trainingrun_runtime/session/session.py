@@ -211,8 +211,7 @@ class Session:
             self._save_after = "epoch"
         else:
             self._leave_loop()
-            with self._stopped():
-                self._requests.save()
+            self._save_between()
 
     def stop(self) -> None:
         """End the training, as early stopping does; one rank is enough, all of them end alike.
@@ -273,7 +272,7 @@ class Session:
                 self._loop_totals.end_epoch(self.step)
                 if self._save_after is not None:
                     self._save_after = None
-                    self._requests.save()
+                    self._save_between()
                 self._pause(Place.EPOCH, self.step)
             if self.epoch >= total:
                 self._loop_totals.reach_epochs(total, trained=trains)
@@ -546,6 +545,11 @@ class Session:
             if progress.stop_at is not None:
                 progress.stop_at = min(progress.stop_at, self.step)
             self._requests.execute(agreed)
+
+    def _save_between(self) -> None:
+        """Save between two steps, outside of a loop."""
+        with self._stopped():
+            self._requests.save()
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
