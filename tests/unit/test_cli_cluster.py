@@ -17,8 +17,8 @@ from support.hostile_objects import nested
 from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
 from trainingrun.client import following
-from trainingrun.client.errors import UnreachableError
-from trainingrun.client.kube import Kube, RefusedError
+from trainingrun.client.errors import RefusedError, UnreachableError
+from trainingrun.client.kube import Kube
 from trainingrun.local.terminal_text import plain, plain_lines
 
 ALL_RUNS = "/apis/trainingrun.dev/v1alpha1/trainingruns"

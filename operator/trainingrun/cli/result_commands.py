@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..api.errors import RunError
+from ..client.errors import ForbiddenError
 from ..client.places import Place, committed, name_of, needed, opened, place_of_run
 from ..client.sources import Cluster, Source
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
@@ -237,8 +238,6 @@ def _needed_by_runs(source: Source, root: str) -> frozenset[tuple[str, int]]:
     """Checkpoints that other runs need of a folder; which runs are not known is said."""
     name, unknown = root.rpartition("/")[2].rpartition("-")[0], "Other runs are not known"
     if isinstance(source, Cluster):
-        from ..client.kube import ForbiddenError
-
         try:
             try:
                 return frozenset(needed(root, name, source.runs(everywhere=True)))

@@ -10,7 +10,7 @@ from ..api.quantities import amount
 from ..api.v1alpha1 import API_VERSION, GROUP, KIND
 from ..cluster.kuberay import crd_path, crd_verdict
 from ..cluster.resources import RAY_API
-from .errors import NotFoundError, bucket_access
+from .errors import ForbiddenError, NotFoundError, bucket_access
 from .installation import OPERATOR, TIMEOUT_S, Deployment, deployments, labeled, own_version
 from .sources import Cluster
 
@@ -93,8 +93,6 @@ _Found = Iterator[tuple[Verdict, str]]
 
 
 def _crd(kube: "Kube") -> _Found:
-    from .kube import ForbiddenError
-
     try:
         found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)
     except NotFoundError:
@@ -158,8 +156,6 @@ def _first(names: list[str]) -> str:
 
 
 def _kuberay_crds(kube: "Kube") -> _Found:
-    from .kube import ForbiddenError
-
     install = "install KubeRay 1.6 or later"
     for kind in ("RayJob", "RayCluster"):
         try:

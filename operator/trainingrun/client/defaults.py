@@ -7,7 +7,7 @@ from ..api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME
 from ..api.v1alpha1 import API_VERSION
 from ..cluster.resources import path
 from ..rendering.defaults import Object, names_storage
-from .errors import NotFoundError
+from .errors import ForbiddenError, NotFoundError
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -32,8 +32,6 @@ def of_namespace(kube: "Kube", namespace: str, say: Callable[[str], None]) -> li
     Raises:
         RunError: The cluster does not answer.
     """
-    from .kube import ForbiddenError
-
     found = list[Object]()
     for kind, within in ((DEFAULTS_KIND, namespace), (CLUSTER_DEFAULTS_KIND, None)):
         try:

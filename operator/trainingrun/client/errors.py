@@ -18,6 +18,31 @@ class NotFoundError(RunError):
     """The API server answers 404, or there is no such run on this machine."""
 
 
+class _AnsweredError(RunError):
+    """The API server answers, and not with what was asked for.
+
+    Args:
+        sentence: What it says.
+        status: The answer's HTTP status.
+    """
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class ForbiddenError(_AnsweredError):
+    """The API server answers 401 or 403: what was asked for stays unknown."""
+
+
+class RefusedError(_AnsweredError):
+    """The API server answers with another error."""
+
+
+class NoLogError(RunError):
+    """A container has no log yet."""
+
+
 class NotBegunError(RunError):
     """A run has written nothing yet; a later call may succeed."""
 

@@ -14,7 +14,7 @@ from ..api.status import Phase
 from ..local import records
 from ..local.run_line import Run, condition, options, phase
 from ..local.terminal_text import plain
-from .errors import NotFoundError, UnreachableError
+from .errors import NotFoundError, RefusedError, UnreachableError
 
 POLL_INTERVAL_S = 1.0
 _UNREACHABLE_TIMEOUT_S = 60.0
@@ -64,11 +64,8 @@ def of_folder(own: Path) -> Followed:
 
 def passes(error: Exception) -> bool:
     """Whether a later call may succeed: the API server does not answer, or is busy or restarts."""
-    if isinstance(error, UnreachableError):
-        return True
-    from .kube import RefusedError  # imported late, as a local run needs none
-
-    return isinstance(error, RefusedError) and (error.status >= 500 or error.status == 429)
+    busy = isinstance(error, RefusedError) and (error.status >= 500 or error.status == 429)
+    return busy or isinstance(error, UnreachableError)
 
 
 def looks(run: Followed) -> Iterator[dict[str, Any] | None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..cluster.kuberay import crd_path
-from .errors import NotFoundError
+from .errors import ForbiddenError, NotFoundError
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -76,8 +76,6 @@ def in_cluster(kube: "Kube") -> list[tuple[str, str]]:
 
 
 def _crd_version(kube: "Kube") -> str:
-    from .kube import ForbiddenError
-
     try:
         found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)
     except NotFoundError:
@@ -88,8 +86,6 @@ def _crd_version(kube: "Kube") -> str:
 
 
 def _operator_versions(kube: "Kube") -> list[tuple[str, str]]:
-    from .kube import ForbiddenError
-
     try:
         found = deployments(kube, OPERATOR)
     except ForbiddenError as error:

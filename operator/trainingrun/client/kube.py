@@ -27,7 +27,7 @@ from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
 from ..rendering.defaults import resolved_by_status
 from . import object_names
-from .errors import NotFoundError, UnreachableError
+from .errors import ForbiddenError, NoLogError, NotFoundError, RefusedError, UnreachableError
 
 _ENTRY = re.compile(r"\{.*\}")
 _GROUP = f"/apis/{GROUP}/{VERSION}"
@@ -41,31 +41,6 @@ _JSON, _MERGE_PATCH, _APPLY_PATCH = (
 _STRICT = {"fieldValidation": "Strict"}
 _APPLY = {"fieldManager": "trainingrun-submit", **_STRICT}
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
-
-
-class _AnsweredError(RunError):
-    """The API server answers, and not with what was asked for.
-
-    Args:
-        sentence: What it says.
-        status: The answer's HTTP status.
-    """
-
-    def __init__(self, sentence: str, status: int) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-class ForbiddenError(_AnsweredError):
-    """The API server answers 401 or 403: what was asked for stays unknown."""
-
-
-class RefusedError(_AnsweredError):
-    """The API server answers with another error."""
-
-
-class NoLogError(RunError):
-    """A container has no log yet."""
 
 
 class Kube:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..api.errors import RunError
 from ..local.run_line import phase
 from . import following, log_lines
-from .errors import NotFoundError
+from .errors import NoLogError, NotFoundError
 from .log_lines import Batch, Printed, Selection, together, unix, until_its_end
 from .places import Say
 
@@ -59,8 +59,6 @@ class PodLogs:
         Raises:
             RunError: The API server refuses it.
         """
-        from .kube import NoLogError
-
         uid, follows = pod["metadata"]["uid"], bool(how.get("follow"))
         try:
             for text in self._kube.pod_log(pod, **how):

@@ -11,7 +11,7 @@ from trainingrun_runtime.report_page.folder import RunFolder
 
 from ...api.errors import RunError
 from ...client import logs, places, run_page
-from ...client.kube import ForbiddenError
+from ...client.errors import ForbiddenError
 from ...client.log_lines import Selection
 from ...client.sources import Cluster
 from ..log_command import folded
