@@ -52,17 +52,18 @@ def test_gradients_that_are_used_after_the_loop_wait_no_longer(training: Trainin
     assert not training.gradients.wait()
 
 
+class Wrapper(torch.optim.Optimizer):
+    """As Accelerate's, whose `step` calls PyTorch's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+
 def test_a_step_by_a_wrapper_counts_for_the_optimizer(training: Training) -> None:
-    """The session has Accelerate's, whose `step` calls PyTorch's."""
-
-    class Wrapper(torch.optim.Optimizer):
-        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-            self.optimizer = optimizer
-
-        @property
-        def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
-            return self.optimizer.param_groups
-
     training.gradients = AccumulatedGradients([Wrapper(training.optimizer)])
     assert not training.step(used=True, clear=False)
     assert training.step(used=False)
@@ -106,16 +107,6 @@ def test_gradients_wait_for_optimizers_that_an_object_of_the_session_has(
 def test_an_optimizer_is_watched_once_and_under_the_name_that_the_session_has_for_it(
     training: Training,
 ) -> None:
-    class Wrapper(torch.optim.Optimizer):
-        """As Accelerate's."""
-
-        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-            self.optimizer = optimizer
-
-        @property
-        def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]
-            return self.optimizer.param_groups
-
     two = Two(muon=training.optimizer, again=[training.optimizer])
     for optimizer in (training.optimizer, Wrapper(training.optimizer)):
         found = SavedObjects({"two": two, "optimizer": optimizer}).optimizers()

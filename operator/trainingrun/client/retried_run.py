@@ -117,14 +117,19 @@ def _manifest(run: Mapping[str, Any], name: str, spec: dict[str, Any]) -> dict[s
     }
 
 
-def merged(base: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` over an object, as a JSON merge patch (RFC 7396): None removes, lists replace."""
+def merged(base: Any, changes: Mapping[str, Any], *, keep_none: bool = False) -> dict[str, Any]:
+    """`changes` over an object, as a JSON merge patch (RFC 7396): None removes, lists replace.
+
+    With `keep_none` it stays, and the result is such changes itself.
+    """
     found = dict(base) if isinstance(base, Mapping) else {}
     for key, value in changes.items():
-        if value is None:
+        if isinstance(value, Mapping):
+            found[key] = merged(found.get(key), value, keep_none=keep_none)
+        elif value is None and not keep_none:
             found.pop(key, None)
         else:
-            found[key] = merged(found.get(key), value) if isinstance(value, Mapping) else value
+            found[key] = value
     return found
 
 

@@ -22,6 +22,7 @@ from .local_process import LocalProcess
 from .log_lines import Printed, Selection
 from .notebook import Page, summary
 from .places import LOG
+from .retried_run import merged
 from .sources import ENDED, Source, ThisMachine
 
 
@@ -64,14 +65,6 @@ def _status(run: Mapping[str, Any]) -> RunStatus:
             f"status.{where} is not as this version knows it ({first['msg']}); install the "
             "trainingrun of the operator's version, or read run.object"
         ) from None
-
-
-def _over(base: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Both as one change of a spec, of which a None still removes; `merged` would leave it out."""
-    found = dict(base) if isinstance(base, Mapping) else {}
-    for key, value in changes.items():
-        found[key] = _over(found.get(key), value) if isinstance(value, Mapping) else value
-    return found
 
 
 class Run:
@@ -299,7 +292,9 @@ class Run:
                 "retry is for a run of a cluster; submit again with "
                 f'storage={{"restoreFrom": {{"uri": {self.folder!r}}}}}'
             )
-        changes = spec if config is None else _over(spec, {"training": {"config": config}})
+        changes = spec
+        if config is not None:
+            changes = merged(spec, {"training": {"config": config}}, keep_none=True)
         manifest = self._source.retried(self.name, name, step, (), changes, say=LOG.info)
         self._source.kube.create(manifest)
         return Run(self._source, manifest["metadata"]["name"], self._endpoint)

@@ -179,21 +179,19 @@ _METADATA: Fields = {
 }
 _CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINER_STATUSES = _whole("name", "image", "ready", "state", "lastState")
-_POD_GROUP: Fields = {
-    "groupName": None,
-    # The affinity is read to change it: it is written back as a whole.
-    "template": {
-        "metadata": {"labels": _whole(PLACEMENT_LABEL)},
-        "spec": _whole("affinity"),
-    },
-}
+
+
+def _pod_group(*of_spec: str) -> Fields:
+    template = {"metadata": {"labels": _whole(PLACEMENT_LABEL)}, "spec": _whole(*of_spec)}
+    return {"groupName": None, "template": template}
+
+
+# The affinity is read to change it: it is written back as a whole.
+_POD_GROUP = _pod_group("affinity")
 _WORKER_GROUP: Fields = {
-    **_whole("groupName", "replicas", "scaleStrategy"),
-    "template": {
-        "metadata": {"labels": _whole(PLACEMENT_LABEL)},
-        # Others have added to the selector and tolerations: what they have stays.
-        "spec": _whole("affinity", "nodeSelector", "tolerations"),
-    },
+    # Others have added to the selector and tolerations: what they have stays.
+    **_pod_group("affinity", "nodeSelector", "tolerations"),
+    **_whole("replicas", "scaleStrategy"),
 }
 
 FIELDS: Mapping[str, Fields] = {

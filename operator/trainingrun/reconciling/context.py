@@ -207,10 +207,11 @@ class ReconcileContext:
             held = [known for _, known in pods if known.requests is not None]
             charged = [known for known in held if known.uid in own]
             yield from charged
-            more = self._evidence(number).kept - sum(not known.head for known in charged)
             others = [known for known in held if known.uid not in own and not known.head]
-            others.sort(key=lambda known: (known.candidate.created, known.name))
-            yield from others[: max(more, 0)]
+            if others:
+                more = self._evidence(number).kept - sum(not known.head for known in charged)
+                others.sort(key=lambda known: (known.candidate.created, known.name))
+                yield from others[: max(more, 0)]
 
     def pods(self, number: int) -> Sequence[Object]:
         """The run's own pods of one attempt."""

@@ -287,9 +287,8 @@ def waiting(pod: Object) -> Iterator[tuple[str, str, str]]:
     for status in container_statuses(pod):
         state = (status.get("state") or {}).get("waiting")
         if state:
-            said = (state.get("reason"), state.get("message"), status.get("image"))
-            reason, message, image = (str(text or "") for text in said)
-            yield reason, message, image
+            reason, message = str(state.get("reason", "")), str(state.get("message", ""))
+            yield reason, message, str(status.get("image") or "")
 
 
 def condition(item: Object, type_: str) -> Object | None:

@@ -111,11 +111,9 @@ def worker_nodes(
     """
     spec = _selecting(run, number, settings, placement)
     if live is not None:
-        template = scheduling.worker_template(live)
-        label = scheduling.placement_label(template.get("metadata") or {})
-        known = scheduling.placement_of_label(run, label)
+        known = scheduling.placement_of_label(run, scheduling.placement_of_cluster(live))
         former = _selecting(run, number, settings, known) if known else None
-        spec = scheduling.replaced(template.get("spec") or {}, former, spec)
+        spec = scheduling.replaced(scheduling.worker_template(live).get("spec") or {}, former, spec)
     return {"metadata": {"labels": {names.PLACEMENT_LABEL: placement.label}}, "spec": spec}
 
 

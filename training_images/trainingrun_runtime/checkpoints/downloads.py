@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import psutil
 
 from ..progress import rank_measures
+from ..progress.process_start import stat_of
 from ..store import verification
 from ..store.bucket import Bucket
 from ..store.manifest import FileDigest, Manifest, digest_file_content
@@ -413,7 +414,7 @@ def _started(pid: int) -> str | None:
     Of one that was killed, and for which nobody has waited yet, the empty string.
     """
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        told = stat_of(pid)
         return "" if told[0] in ("Z", "X") else told[19]
     except (OSError, IndexError):
         return None
