@@ -435,6 +435,22 @@ def test_an_ended_attempt_is_deleted_by_uid_and_the_next_waits_for_its_last_pod(
     assert begins(reconcile(nothing, 65)) == 2
 
 
+def test_no_attempt_begins_beside_a_pod_of_a_ray_cluster_before_the_last(
+    training: Observed,
+) -> None:
+    """Somebody deletes the RayCluster of a head whose kubelet does not answer, and KubeRay makes
+    another one; then the RayJob is deleted."""
+    hanging = a_head(terminating_at=40)
+    second = a_ray_cluster()
+    second["metadata"]["uid"] = "second"
+    begun = a_head(uid="second-head", ray_cluster="second", created_at=60, phase="Pending")
+    replaced = then(replace(training, ray_clusters=(second,), pods=(hanging, begun)), 70)
+    ended = then(replace(replaced, ray_jobs=(), ray_clusters=(), pods=(hanging,)), 80)
+    assert ended.run.status.attempts[-1].outcome == "Lost"
+    assert begins(reconcile(ended, 90)) is None
+    assert begins(reconcile(replace(ended, pods=()), 91)) == 2
+
+
 def test_a_ray_job_that_the_status_does_not_know_is_the_attempt_just_begun() -> None:
     plan = reconcile(Observed(a_run(), ray_jobs=(a_ray_job(1, created_at=3),)), 9)
     assert plan.actions == ()

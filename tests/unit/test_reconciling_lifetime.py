@@ -315,6 +315,19 @@ def test_a_run_whose_spec_became_invalid_is_accompanied_to_its_end(training: Obs
     assert [type(action) for action in reconcile(done, 72).actions] == [Delete]
 
 
+def test_a_run_whose_spec_became_invalid_keeps_its_number_of_pods() -> None:
+    """What is left of its spec may lack `perPod`; a second worker pod is none of the run's."""
+    one = pods()[:2]
+    begun = replace(a_training_run(workers={"count": 2, "perPod": 2}), pods=one)
+    trains = then(replace(begun, progress=a_progress()), 62)
+    invalid = replace(wanting(trains, workers={"count": 2}), invalid=WRONG)
+    forged = a_pod("worker-2", node="spot-2", created_at=63, exit_code=1)
+    planned = reconcile(replace(invalid, pods=(*one, forged)), 66)
+    assert planned.status.disruptions.history == []
+    assert planned.actions == reconcile(invalid, 66).actions
+    assert planned.status.seen["meter"]["held"] == {"devices": 2}
+
+
 def test_an_invalid_run_is_suspended_and_cleaned_up_but_begins_nothing(
     training: Observed,
 ) -> None:

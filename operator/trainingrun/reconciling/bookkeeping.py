@@ -203,6 +203,9 @@ class Bookkeeping(Wire):
     ray_cluster: str | None = None
     """UID of the newest attempt's RayCluster, once it was seen with its owner; kept until the next
     attempt begins, for what it may leave."""
+    former_ray_clusters: list[str] = Field(default_factory=list)
+    """UIDs of those that the attempt had before, where somebody deleted them: a pod whose kubelet
+    does not answer outlives its RayCluster, and no attempt begins beside it."""
     counted: dict[str, CountedDisruption] = Field(default_factory=dict)
     """Losses of the current attempt, by pod UID, `node:<name>` or
     `record:<fencing token>/<number>`."""
@@ -225,6 +228,8 @@ class Bookkeeping(Wire):
     """Likewise workers."""
     workers: int = 0
     """Workers of the current attempt, as it was rendered; 0: not known, the spec counts."""
+    per_pod: int = 0
+    """Those in each pod; 0: not known, the spec counts."""
     checkpoints: dict[str, Any] = Field(default_factory=dict)
     """spec.checkpoints as the current attempt was rendered with it; empty: not known."""
     hung_since: str | None = None

@@ -110,18 +110,18 @@ class ReconcileContext:
             pod_status.uid(item): item
             for item in self.observed.ray_clusters
             if controller_uid(item, "RayJob") in jobs
-            or pod_status.uid(item) == self._remembered_cluster
+            or pod_status.uid(item) in self._remembered_clusters
         }
 
     @cached_property
     def _own_cluster_uids(self) -> frozenset[str]:
-        remembered = self._remembered_cluster
-        return frozenset((*self._own_clusters, *((remembered,) if remembered else ())))
+        return frozenset((*self._own_clusters, *self._remembered_clusters))
 
-    @property
-    def _remembered_cluster(self) -> str | None:
-        """UID of the RayCluster of the newest attempt, see `Bookkeeping.ray_cluster`."""
-        return self.run.status.seen.get("rayCluster")
+    @cached_property
+    def _remembered_clusters(self) -> frozenset[str]:
+        """UIDs of the RayClusters of the newest attempt, see `Bookkeeping.ray_cluster`."""
+        newest = (self.written.ray_cluster,) if self.written.ray_cluster else ()
+        return frozenset((*self.written.former_ray_clusters, *newest))
 
     def foreign_ray_job(self, number: int) -> Object | None:
         """A RayJob under the name of that attempt which this run does not own."""
@@ -174,7 +174,7 @@ class ReconcileContext:
     def _evidence(self, number: int) -> Evidence:
         """What says, beside their owner references, which pods are an attempt's own."""
         known = self.written if number == self.run.status.attempt else Bookkeeping()
-        workers = (known.workers or self.run.spec.total_workers) // self.run.spec.workers.per_pod
+        workers = (known.workers or self.run.spec.total_workers) // self._per_pod(known)
         replicas = self.worker_group(number).get("replicas") or 0
         lost, progress, here = known.counted, self.progress(number), set[str]()
         if progress is not None:
@@ -327,9 +327,17 @@ class ReconcileContext:
         """Workers of the current attempt as it was rendered: its world size."""
         return draft.bookkeeping.workers or self.run.spec.total_workers
 
+    def workers_per_pod(self, draft: StatusDraft) -> int:
+        """Those in each pod of it."""
+        return self._per_pod(draft.bookkeeping)
+
+    def _per_pod(self, known: Bookkeeping) -> int:
+        # A spec that cannot be used any more is read as far as it can, perhaps without this field.
+        return known.per_pod or self.run.spec.workers.per_pod
+
     def wanted_pods(self, draft: StatusDraft) -> int:
         """Pods of the current attempt: those of its workers as they were rendered, and the head."""
-        return self.wanted_workers(draft) // self.run.spec.workers.per_pod + 1
+        return self.wanted_workers(draft) // self.workers_per_pod(draft) + 1
 
     def all_pods(self, draft: StatusDraft) -> int:
         """Those, and the standby pods."""

@@ -147,7 +147,7 @@ class Operator:
             if self.broken_spec:
                 raw = made.model_dump(by_alias=True, mode="json")
                 raw["metadata"]["resourceVersion"] = "1"
-                raw["spec"]["workers"] = {"count": -1}
+                raw["spec"]["workers"]["count"] = -1  # the rest stays as it was: it cannot change
                 made, invalid = parse(raw)
             self._run = (key, made, invalid)
         return self._run[1].model_copy(update={"status": status}), self._run[2]
@@ -389,6 +389,9 @@ class Operator:
                 if cluster.uid == uid:
                     world.remove_cluster(cluster)
         elif kind == "Pod":
+            world.foreign["Pod"] = [
+                pod for pod in world.foreign.get("Pod", ()) if pod["metadata"]["uid"] != uid
+            ]
             for pod in list(world.pods):
                 if pod.uid == uid:
                     self._delete_pod(pod, grace_s)

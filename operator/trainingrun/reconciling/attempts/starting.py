@@ -19,6 +19,9 @@ from ..model import Action, Apply, EnsureToken, Manifest, Object, Restore, RunEv
 from ..texts import seconds_since, written
 from . import retry_policy
 
+MOST_FORMER_RAY_CLUSTERS = 16
+"""Of one attempt; KubeRay makes another one each time that somebody deletes it."""
+
 
 def adopt(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Record the attempt whose RayJob was created and is not in the status yet.
@@ -38,10 +41,14 @@ def adopt(context: ReconcileContext, draft: StatusDraft) -> Findings:
 
 def remember_cluster(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """Remember which RayCluster is the attempt's: its pods stay the run's own once it is gone."""
-    newest = context.cluster(attempt)
-    if newest is None or pod_status.uid(newest) == draft.bookkeeping.ray_cluster:
+    newest, known = context.cluster(attempt), draft.bookkeeping.ray_cluster
+    if newest is None or pod_status.uid(newest) == known:
         return Findings()
-    return Findings(bookkeeping={"ray_cluster": pod_status.uid(newest)})
+    found: dict[str, object] = {"ray_cluster": pod_status.uid(newest)}
+    if known is not None:
+        former = [*draft.bookkeeping.former_ray_clusters, known]
+        found["former_ray_clusters"] = former[-MOST_FORMER_RAY_CLUSTERS:]
+    return Findings(bookkeeping=found)
 
 
 def prevented(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
@@ -117,8 +124,10 @@ def _begun(context: ReconcileContext, draft: StatusDraft, number: int, start: st
         bookkeeping={
             **OF_ONE_ATTEMPT,
             "ray_cluster": None,
+            "former_ray_clusters": [],
             "head": None,
             "workers": context.run.spec.total_workers,
+            "per_pod": context.run.spec.workers.per_pod,
             "checkpoints": context.run.spec.checkpoints.to_dict(),
             "attempts_without_progress": draft.bookkeeping.attempts_without_progress + 1,
         },

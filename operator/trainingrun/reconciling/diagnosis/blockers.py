@@ -189,7 +189,7 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
 def of_fewer_workers(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Blocker:
     """How many workers an elastic run trains with, and what the others wait for."""
     progress, wanted = context.live_progress(attempt.number), context.wanted_workers(draft)
-    ready = len(context.index(attempt.number).ready_workers) * context.run.spec.workers.per_pod
+    ready = len(context.index(attempt.number).ready_workers) * context.workers_per_pod(draft)
     in_the_way = of_pods(context, attempt)
     if in_the_way is not None:
         others = in_the_way.message

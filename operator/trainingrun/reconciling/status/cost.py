@@ -153,7 +153,7 @@ def _held(context: ReconcileContext, draft: StatusDraft) -> Held:
         uncompared = uncompared or price[1] is None
     minimum = context.run.spec.minimum_worker_pods + 1
     needed = minimum if context.is_elastic else context.wanted_pods(draft)
-    per_pod = context.run.spec.workers.per_pod * devices_per_worker(context.run)
+    per_pod = context.workers_per_pod(draft) * devices_per_worker(context.run)
     more = max(workers - (context.wanted_pods(draft) - 1), 0)
     return Held(
         devices=workers * per_pod,

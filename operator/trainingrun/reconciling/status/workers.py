@@ -26,7 +26,7 @@ def record(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findi
     spare = ready.intersection(progress.spare_pods if progress else ())
     status = WorkersStatus(
         wanted=wanted,
-        ready=min(len(ready) * workers.per_pod, wanted),
+        ready=min(len(ready) * context.workers_per_pod(draft), wanted),
         standby=len(spare) if workers.standby else None,
         training=progress.world_size if progress and context.trains(attempt) else 0,
         sizes=[
