@@ -83,8 +83,12 @@ def image_of(job: dict[str, Any]) -> str:
     return str(worker_of(job)["containers"][0]["image"])
 
 
+def condition_of(status: dict[str, Any], type_: str) -> dict[str, Any]:
+    return next((one for one in status.get("conditions", ()) if one["type"] == type_), {})
+
+
 def accepted(status: dict[str, Any]) -> dict[str, Any]:
-    return next((one for one in status.get("conditions", ()) if one["type"] == "Accepted"), {})
+    return condition_of(status, "Accepted")
 
 
 def test_nothing_is_required_of_them_and_one_name_alone_is_taken(
@@ -321,6 +325,30 @@ async def test_an_operator_whose_role_is_of_before_begins_runs_as_before(
         apiserver.create(a_run(namespace))
         await eventually(lambda: status().get("attempt") == 1)
         assert image_of(kuberay.job("digits-1")) != "example.com/team:1"
+
+
+async def test_a_run_waits_while_defaults_that_could_be_read_before_cannot(
+    apiserver, namespace, kuberay, new_operator, status, grant, monkeypatch
+):
+    monkeypatch.setattr(lifetime, "DEFAULTS_S", 0.3)
+    apiserver.create(of_team(namespace, image="example.com/team:1", **BUCKET))
+    of_defaults = [rule for rule in RUN_RULES if rule["resources"] == ["trainingdefaults"]]
+    grant([rule for rule in RUN_RULES if rule not in of_defaults], namespace)
+    take_back = grant(of_defaults, namespace)
+    grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
+    async with running(await new_operator(lease_name="trainingrun-operator")):
+        apiserver.create(only_a_function(namespace))
+        await eventually(lambda: status().get("attempt") == 1)
+        take_back()
+        apiserver.create(only_a_function(namespace, "other"))
+        waiting = await eventually(lambda: condition_of(status("other"), "Waiting"))
+        assert (waiting["status"], waiting["reason"]) == ("True", "DefaultsUnreadable")
+        assert 'trainingdefaults.trainingrun.dev "default" is forbidden' in waiting["message"]
+        assert accepted(status("other")) == {}, "nothing is known of its spec"
+        grant(of_defaults, namespace)
+        await eventually(lambda: status("other").get("attempt") == 1)
+        assert image_of(kuberay.job("other-1")) == "example.com/team:1"
+        assert condition_of(status("other"), "Waiting")["status"] == "False"
 
 
 async def test_a_role_that_one_namespace_lacks_takes_no_other_one_its_defaults(apiserver, grant):

@@ -35,6 +35,7 @@ class ConditionReason(StrEnum):
     KUBERAY_GAVE_UP = "KubeRayGaveUp"
     NAME_TAKEN = "NameTaken"
     RESTORE_SOURCE_MISSING = "RestoreSourceMissing"
+    DEFAULTS_UNREADABLE = "DefaultsUnreadable"
     IMAGE_CANNOT_BE_PULLED = "ImageCannotBePulled"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a condition's reason
     CONFIG_MAP_MISSING = "ConfigMapMissing"
@@ -271,6 +272,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             ConditionReason.RESTORE_SOURCE_MISSING,
             "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
             "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
+        ),
+        (
+            ConditionReason.DEFAULTS_UNREADABLE,
+            "The operator may no longer read `TrainingDefaults` or `ClusterTrainingDefaults`, or "
+            "they are not served. A run that has not begun waits for them.",
+            "Give the operator's role back what the chart gives it, and install the chart's CRDs.",
         ),
         (ConditionReason.QUOTA_EXCEEDED, _QUOTA, "Raise the quota, or request less."),
         (

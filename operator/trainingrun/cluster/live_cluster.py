@@ -24,8 +24,11 @@ from .api_client import (
     ClusterError,
     Conflict,
     Connection,
+    Forbidden,
     NotFound,
+    NotServed,
     Rejected,
+    text_of,
 )
 from .defaults import Defaults
 from .kuberay import KubeRayNamespaces
@@ -137,9 +140,12 @@ class KubernetesCluster:
         if raw is None:
             return None
         key = (namespace, name)
-        current, begun = None, True
+        current, unread, begun = None, None, True
         if _takes_defaults(raw) and not self._has_ray_job(key, raw["metadata"]["uid"]):
-            current = defaults.applied(raw, await self._defaults.of(namespace))
+            try:
+                current = defaults.applied(raw, await self._defaults.of(namespace))
+            except (Forbidden, NotServed) as error:  # which no later try repairs by itself
+                unread = text_of(error)
             raw, begun = self.stores.runs.store.get(namespace, name), False
             if raw is None:
                 return None
@@ -153,6 +159,7 @@ class KubernetesCluster:
             run=run,
             invalid=invalid,
             defaults=current,
+            defaults_unread=unread,
             repairable=not begun and (current is not None or not defaults.names_storage(raw)),
             restore_source=self._restore_source(namespace, source.run)
             if source and source.run

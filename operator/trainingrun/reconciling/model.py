@@ -119,6 +119,8 @@ class Observed:
     defaults: AppliedDefaults | None = None
     """What the run has from the defaults of now, which count until its first attempt; None: there
     are none, or the run has begun, or its status has them."""
+    defaults_unread: str | None = None
+    """Why those of now cannot be read, though they could before; None: they were read."""
     repairable: bool = False
     """Whether defaults that are created or changed may repair a spec that cannot be used."""
     restore_source: Object | None = None

@@ -56,6 +56,11 @@ def _plan(context: ReconcileContext) -> Plan:
             conditions.of_ended_run(context.run, context.now, builder.draft.status, builder.blocker)
         )
         return builder.plan()
+    if observed.defaults_unread is not None:
+        # Its spec lacks what they have, and perhaps exceeds their limits: nothing is known of it.
+        return failing_actions.without_defaults(
+            observed.run, context.now, observed.defaults_unread, lifetime.DEFAULTS_S
+        )
     builder.add(lifetime.accept(context, builder.draft))
     builder.add(starting.adopt(context, builder.draft))
     if builder.draft.status.running_attempt:

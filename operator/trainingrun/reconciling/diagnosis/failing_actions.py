@@ -73,6 +73,18 @@ def after_error(run: TrainingRun, now: datetime, error: str) -> Plan:
     )
 
 
+def without_defaults(run: TrainingRun, now: datetime, error: str, retry_s: float) -> Plan:
+    """The plan where a run has not begun and its defaults cannot be read: it waits for them."""
+    plan = _nothing_done(
+        run,
+        now,
+        ConditionReason.DEFAULTS_UNREADABLE,
+        "The operator could read TrainingDefaults and ClusterTrainingDefaults before, and cannot "
+        f"now: {short(error, 500)}; the run begins once it can read both",
+    )
+    return replace(plan, requeue_after_s=retry_s)
+
+
 def without_status(run: TrainingRun, now: datetime, error: str) -> Plan:
     """The plan where the API server refuses the next status with this message: the former one,
     which says so. Its event is for where that is refused, too.
