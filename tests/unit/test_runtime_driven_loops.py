@@ -62,6 +62,22 @@ def test_a_training_that_ends_early_does_no_further_step_after_a_loss(run: Run) 
     assert run.end().position == ended.position
 
 
+@pytest.mark.parametrize("another_runs", [False, True])
+def test_a_run_that_has_no_step_left_keeps_the_metrics_that_it_had_reported(
+    run: Run, another_runs: bool
+) -> None:
+    run.begin()
+    session = Session()
+    for _ in session.steps(STEPS):
+        session.report(error=0.1)
+    run.begin(run.end(), another_runs=another_runs)
+    session = Session()
+    assert list(session.steps(STEPS)) == []
+    session.finish(size=4)
+    known = {} if another_runs else {"error": 0.1}
+    assert run.end().metrics == {**known, "size": 4}
+
+
 def test_another_run_begins_where_one_that_ends_early_had_ended_and_trains_on(run: Run) -> None:
     run.begin(ended_within_an_epoch(run, ends_early=True), another_runs=True)
     loop = a_loop(1, ends_early=True)

@@ -92,12 +92,14 @@ class Session:
         seeded = [f"seed={seed}"] if self._random.seeded else []
         consensus.compare_names([*objects, *seeded])
         snapshot.try_out(saved.states())  # what cannot be saved is refused now
-        self._progress = ProgressState(saved.restore(worker))
+        known = worker.continues.metrics if worker.continues is not None else {}
+        # A checkpoint has rank 0's.
+        self._progress = ProgressState(saved.restore(worker), known if worker.rank == 0 else {})
         worker.times["restored"] = time.time()
         # In every attempt alike: what is drawn before the first loop, such as a split of the data.
         self._random.begin("session", 0, 0)
         self._rated_by = worker.trial.metric if worker.trial else None
-        self._rate(worker.continues.metrics if worker.continues is not None else {})
+        self._rate(known)
         self.reports = ReportRecorder(worker.coordinator, worker.rank, worker.group)
         """What this rank has reported."""
         reporter = None

@@ -159,9 +159,10 @@ class ProgressState:
 
     Args:
         began_at: the restored position.
+        metrics: this rank's, as reported last before it.
     """
 
-    def __init__(self, began_at: Position) -> None:
+    def __init__(self, began_at: Position, metrics: Mapping[str, Any] | None = None) -> None:
         self.step = began_at.step
         """Steps done; a loop goes on from here."""
         self.epoch = began_at.epoch
@@ -172,7 +173,7 @@ class ProgressState:
         """Steps after which the ranks agreed to end; None: at the loop's own end."""
         self.loops = Loops(began_at.left)
         """Those of the epoch under way."""
-        self.metrics: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = dict(metrics or {})
         """This rank's, as reported last."""
         self.metrics_step = self.step
         """Steps done, by the time that the last ones were reported, with the one under way."""
