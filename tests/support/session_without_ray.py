@@ -74,7 +74,9 @@ class Run:
             another_runs: whether it is that of another run, as by `restoreFrom`.
         """
         offered = None if restored is None else SimpleNamespace(folder=restored.folder)
-        own = None if restored is None or another_runs else SimpleNamespace(metrics=restored.metrics)
+        own = (
+            None if restored is None or another_runs else SimpleNamespace(metrics=restored.metrics)
+        )
         coordinator = MagicMock()
         this = SimpleNamespace(
             rank=0,

@@ -16,7 +16,7 @@ from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
 from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
-from trainingrun.client import following
+from trainingrun.client import defaults, following
 from trainingrun.client.errors import RefusedError, UnreachableError
 from trainingrun.client.kube import Kube
 from trainingrun.local.terminal_text import plain, plain_lines
@@ -349,7 +349,11 @@ def test_a_name_that_no_namespace_can_have_is_refused_before_any_request(
     assert call("list", "--namespace", name) == (1, "", f"{said}\n")
     map_of_it = {"metadata": {"name": "x", "namespace": name}}
     kube = Kube(None, None)
-    for request in (lambda: kube.within(name), lambda: kube.apply_config_map(map_of_it)):
+    for request in (
+        lambda: kube.within(name),
+        lambda: kube.apply_config_map(map_of_it),
+        lambda: defaults.of_cluster(kube, print)(map_of_it),
+    ):
         with pytest.raises(RunError) as refused:
             request()
         assert str(refused.value) == said

@@ -92,6 +92,20 @@ def test_what_ranks_and_driver_print_is_read_from_the_pods(server: Server) -> No
     assert call("logs", "digits", "--tail", "1", "--grep", "epoch")[1] == "[ranks 0-1] epoch 1\n"
 
 
+@pytest.mark.usefixtures("server")
+def test_no_pod_s_log_waits_for_that_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a lost node each is answered after half a minute."""
+    all_three, read = threading.Barrier(3, timeout=10), kube.Kube.pod_log
+
+    def together_with_the_others(self: kube.Kube, pod: Any, **how: Any) -> Iterator[str]:
+        all_three.wait()
+        return read(self, pod, **how)
+
+    monkeypatch.setattr(kube.Kube, "pod_log", together_with_the_others)
+    code, output, _ = call("logs", "digits")
+    assert (code, len(output.splitlines())) == (0, 4)
+
+
 def test_following_goes_on_until_the_run_has_ended(server: Server) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run()), (200, a_run()), (200, a_run("Succeeded"))]
     server.answers[f"{PODS}/w1/log"] = [

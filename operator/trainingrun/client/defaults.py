@@ -7,6 +7,7 @@ from ..api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME
 from ..api.v1alpha1 import API_VERSION
 from ..cluster.resources import path
 from ..rendering.defaults import Object, names_storage
+from . import object_names
 from .errors import ForbiddenError, NotFoundError
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def of_namespace(kube: "Kube", namespace: str, say: Callable[[str], None]) -> li
         say: Takes a sentence about one that may not be read.
 
     Raises:
-        RunError: The cluster does not answer.
+        RunError: The cluster does not answer, or no namespace can have the name.
     """
-    found = list[Object]()
+    found, namespace = list[Object](), object_names.of_namespace(namespace)
     for kind, within in ((DEFAULTS_KIND, namespace), (CLUSTER_DEFAULTS_KIND, None)):
         try:
             found.append(kube.get(path(API_VERSION, kind, within, DEFAULTS_NAME)))

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunError
@@ -18,6 +19,8 @@ from .places import Say
 if TYPE_CHECKING:
     from .kube import Kube
 
+_AT_ONCE = 8
+"""Logs that are read at once, where none is followed."""
 _BATCH_S = 0.5
 _LAST_LINES_S = 10.0
 """For the last lines of pods once the run has ended: that of a lost node never closes its log."""
@@ -42,16 +45,22 @@ class PodLogs:
         """Names of pods by their UID, of whose logs `now` has not read all."""
 
     def now(self, pods: list[dict[str, Any]]) -> list[Printed]:
-        """What the pods have printed until now."""
-        found: list[Printed] = []
-        for pod in pods:
-            by_rank: dict[int | None, deque[Printed]] = {}
-            for line in self._read(pod, since_s=self._selection.since_s):
-                kept = by_rank.setdefault(line.rank, deque(maxlen=self._selection.tail))
-                kept.append(line)
-            for each in by_rank.values():
-                found += each
-        return found
+        """What the pods have printed until now.
+
+        Several are read at once: of each pod of a lost node there is no answer for half a minute.
+
+        Raises:
+            RunError: The API server refuses one of them.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [line for lines in pool.map(self._last_lines, pods) for line in lines]
+
+    def _last_lines(self, pod: Mapping[str, Any]) -> list[Printed]:
+        by_rank: dict[int | None, deque[Printed]] = {}
+        for line in self._read(pod, since_s=self._selection.since_s):
+            kept = by_rank.setdefault(line.rank, deque(maxlen=self._selection.tail))
+            kept.append(line)
+        return [line for lines in by_rank.values() for line in lines]
 
     def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
         """The wanted lines of a pod that were not read before.
