@@ -40,7 +40,8 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
         loader: a prepared one with a length, whose order follows from the number of the epoch.
 
     Raises:
-        ValueError: its order is drawn anew at each start, or the number of workers may change.
+        ValueError: its order is drawn anew at each start, or the number of workers may change, or
+            another loop has done steps of this epoch.
     """
     if isinstance(_sampler(loader), RandomSampler) and not isinstance(
         _sampler(loader), SeedableRandomSampler
@@ -55,7 +56,7 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(session.epoch)
     rest = iter(skip_first_batches(loader, done) if done else loader)
-    for _ in session.steps(whole):
+    for _ in session.steps_of(loader, whole, "batches"):
         yield next(rest)
 
 

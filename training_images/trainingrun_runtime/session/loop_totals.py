@@ -9,6 +9,8 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+_OWN_EPOCHS = "give each loop epochs of its own in one loop over session.epochs()"
+
 
 @dataclass(frozen=True)
 class StepLoop:
@@ -26,6 +28,15 @@ class StepLoop:
     """Whose batches its steps take; None: unknown."""
     whole: bool = False
     """Whether the total was left out: it is that of all batches of the loader."""
+    extendable: bool = True
+    """Whether the code can give another total."""
+
+    @property
+    def call(self) -> str:
+        """What the code calls, up to the total."""
+        if not self.extendable:
+            return f"{self.method}(session, loader"
+        return f"session.{self.method}({'loader, ' if self.loader is not None else ''}"
 
     @property
     def end(self) -> int:
@@ -118,15 +129,14 @@ class LoopTotals:
         ]
         if not before:
             return
-        call, total, done = f"session.{loop.method}(loader", loop.total, step - loop.began
-        of = "epoch" if loop.in_epoch else "run"
-        how = "give each loop epochs of its own in one loop over session.epochs()"
+        call, total, done = loop.call, loop.total, step - loop.began
+        of, how = "epoch" if loop.in_epoch else "run", _OWN_EPOCHS
         # The steps of a loop before the epochs count in the first of these alone.
-        if not loop.in_epoch or all(former.in_epoch for former in before):
-            how = f"call {call}, {done} + {total}), the steps of both, or {how}"
+        if loop.extendable and (not loop.in_epoch or all(former.in_epoch for former in before)):
+            how = f"call {call}{done} + {total}), the steps of both, or {how}"
         raise ValueError(
-            f"{call}) counts the {total} steps of its loader from the {of}'s first one, and a loop "
-            f"before it has done {done} of the {of}'s steps; {how}"
+            f"{call.removesuffix(', ')}) counts the {total} steps of its loader from the {of}'s "
+            f"first one, and a loop before it has done {done} of the {of}'s steps; {how}"
         )
 
 
@@ -152,7 +162,12 @@ def whole_number(total: Any, of: str) -> int:
 
 def _reached_before(loop: StepLoop, step: int) -> str:
     """What a loop is told that would do no step."""
-    call = f"session.{loop.method}({'loader, ' if loop.loader is not None else ''}"
+    call = loop.call
+    if not loop.extendable:
+        return (
+            f"{call}) was reached before and would do no step, because it counts from the epoch's "
+            f"first one; {_OWN_EPOCHS}"
+        )
     first, more = f"{call}{loop.total})", f"{call}{step - loop.began + loop.total})"
     if loop.whole:  # a loader whose epoch is that of the session has no batch left in it
         first, more = f"session.{loop.method}(loader)", f"{first} and then {more}"

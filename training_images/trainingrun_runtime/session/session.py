@@ -300,21 +300,44 @@ class Session:
         """
         return self._steps(total)
 
-    def _steps(self, given: int | None, loader: Any = None, method: str = "steps") -> Iterator[int]:
+    def steps_of(self, loader: Any, length: int, call: str) -> Iterator[int]:
+        """As `steps(length)`, for an adapter whose loader the session does not restore: a step for
+        each of its batches.
+
+        Args:
+            loader: the one.
+            length: its batches.
+            call: function of the adapter that was called with the session and the loader.
+
+        Raises:
+            ValueError: as of `steps`, or another loop before it has done some of these steps.
+        """
+        return self._steps(length, loader, call, of_adapter=True)
+
+    def _steps(
+        self,
+        given: int | None,
+        loader: Any = None,
+        method: str = "steps",
+        *,
+        of_adapter: bool = False,
+    ) -> Iterator[int]:
         """See `steps`.
 
         Args:
             given: the total; None: as many as the loader has.
             loader: whose batches the steps take, if they take those of one.
             method: the one that was called, for an error.
+            of_adapter: whether it is a function of an adapter, for all batches of its loader.
         """
         self._requests.raise_exit()
         self._leave_loop()
         progress = self._progress
-        in_epoch, whole = self._epochs is not None, given is None and loader is not None
+        in_epoch, left_out = self._epochs is not None, given is None and loader is not None
         began = progress.epoch_began if in_epoch else 0
-        total = self._length(loader) if whole else whole_number(given, "steps")
-        loop = StepLoop(method, total, began, in_epoch, loader, whole)
+        total = self._length(loader) if left_out else whole_number(given, "steps")
+        whole = left_out or of_adapter
+        loop = StepLoop(method, total, began, in_epoch, loader, whole, not of_adapter)
         end = loop.end
         again = progress.loops.already_reached(end)
         self._loop_totals.begin(loop, self.step, stopped=self.stopped, again=again)
