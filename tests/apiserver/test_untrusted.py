@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.apiserver import ApiError
+from support.apiserver import MERGE, ApiError
 from support.hostile_objects import PLACES, hostile_values, nested, run_with
 from support.operators import PlaysKubeRay, a_lease, a_run, document
 from support.processes import Process, wait_for
@@ -73,6 +73,36 @@ def cluster(apiserver, tmp_path):
     yield found
     for process in found.processes:
         process.end()
+
+
+FINALIZER = "kopf.zalando.org/KopfFinalizerMarker"
+"""The one that other operators written with kopf have on their objects, unless told another."""
+
+
+def test_the_finalizers_of_another_operator_stay_and_hold_up_nothing(cluster):
+    """kopf takes the one that it believes to be its own off each object that it watches."""
+    cluster.start()
+    run = a_run(cluster.theirs, "marked")
+    run["metadata"]["finalizers"] = [FINALIZER]
+    run = cluster.apiserver.create(run)
+    wait_for(lambda: cluster.status("marked", cluster.theirs).get("attempt") == 1)
+    job = cluster.apiserver.get("ray.io/v1", "RayJob", "marked-1", cluster.theirs)
+    path = cluster.apiserver.path(job)
+    cluster.apiserver.request("PATCH", path, {"metadata": {"finalizers": [FINALIZER]}}, MERGE)
+    path = cluster.apiserver.path(run)
+    cluster.apiserver.request("PATCH", path, {"spec": {"suspend": True}}, MERGE)
+
+    def metadata(found):
+        return cluster.apiserver.request("GET", cluster.apiserver.path(found))["metadata"]
+
+    wait_for(lambda: "deletionTimestamp" in metadata(job))
+    cluster.processes[-1].end()
+    cluster.start()
+    cluster.begins("plain")
+    for found in (run, job):
+        assert metadata(found)["finalizers"] == [FINALIZER]
+        path = cluster.apiserver.path(found)
+        cluster.apiserver.request("PATCH", path, {"metadata": {"finalizers": []}}, MERGE)
 
 
 @contextlib.contextmanager

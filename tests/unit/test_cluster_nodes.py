@@ -4,6 +4,7 @@ import pytest
 
 from support.builders import an_object
 from support.watches import a_watch
+from trainingrun.cluster import nodes as module
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.nodes import UNKNOWN_NODE_S, Nodes
 
@@ -30,6 +31,17 @@ def a_node(version: int = 1, **labels: str) -> dict:
     conditions = [{"type": "Ready", "status": "True"}]
     metadata = {"namespace": "", "labels": labels}
     return an_object("n", version, metadata=metadata, status={"conditions": conditions})
+
+
+def test_what_is_known_of_nodes_that_come_and_go_has_a_bound(nodes, watch, monkeypatch):
+    monkeypatch.setattr(module, "REMEMBERED_NODES", 10)
+    for number in range(30):
+        node = a_node()
+        node["metadata"] |= {"name": f"n{number}", "uid": f"u{number}"}
+        watch.store.update(node)
+        nodes.states([f"n{number}", f"missing-{number}"])
+        watch.store.forget("", f"n{number}", f"u{number}")
+    assert max(len(nodes._read), len(nodes._missing_since)) <= 10
 
 
 def test_a_node_that_is_not_listed_is_gone_only_after_a_while(nodes, clock):

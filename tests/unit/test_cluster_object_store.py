@@ -23,6 +23,23 @@ class TestStore:
         store.update(an_object("a", 7, uid="another"))
         assert store.get("ns", "a") is not None
 
+    def test_what_leaves_a_watch_by_its_label_returns_with_it(self, packed):
+        """The watch says DELETED, and later ADDED of the same UID."""
+        store = Store(packed=packed)
+        store.update(an_object("a", 5))
+        store.forget("ns", "a", "u", 7)
+        assert store.has_received(("ns", "a"), "u", 7)
+        assert not store.has_received(("ns", "a"), "u", 9)
+        store.update(an_object("a", 6))
+        assert store.get("ns", "a") is None, "late news"
+        store.update(an_object("a", 9))
+        assert store.get("ns", "a") is not None
+        store.forget("ns", "a", "u", 7)
+        assert store.get("ns", "a") is not None, "late news as well"
+        store.keep_listed(set(), version=10)
+        store.update(an_object("a", 11))
+        assert store.get("ns", "a") is not None, "a list without it says nothing of later"
+
     def test_late_news_of_a_replaced_object_do_not_bring_it_back(self, packed):
         store = Store(packed=packed)
         store.update(an_object("a", 5, uid="old"))

@@ -10,16 +10,19 @@ from trainingrun.controller import login
 from trainingrun.controller.login import NoCredentials, load_credentials
 
 
+def certify(file, name):
+    """Writes a certificate, as that of an API server's authority of that name."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
+    subprocess.run(
+        [*command, "-keyout", f"{file}.key", "-out", str(file)], check=True, capture_output=True
+    )
+
+
 @pytest.fixture
 def authority(tmp_path):
-    """A certificate, as that of an API server's authority."""
+    """A certificate of an authority."""
     file = tmp_path / "ca.crt"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=authority"]
-    subprocess.run(
-        [*command, "-keyout", str(tmp_path / "key"), "-out", str(file)],
-        check=True,
-        capture_output=True,
-    )
+    certify(file, "authority")
     return file
 
 
@@ -80,6 +83,22 @@ def test_a_token_that_was_replaced_is_used_within_a_minute(tmp_path):
     file.unlink()
     now[0] += TOKEN_S
     assert found.headers() == {"Authorization": "Bearer second"}, "it is good for some minutes more"
+
+
+def test_an_authority_that_was_replaced_is_trusted_within_a_minute(
+    authority, tmp_path, monkeypatch
+):
+    (tmp_path / "token").write_text("first")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    found, now = load_credentials(), [100.0]
+    found.clock = lambda: now[0]
+    certify(authority, "its successor")
+    found.headers()
+    assert "its successor" in str(found.tls.get_ca_certs())
+    authority.write_text("half of one")  # the kubelet is writing it
+    now[0] += TOKEN_S
+    assert found.headers() == {"Authorization": "Bearer first"}
 
 
 def test_outside_of_a_pod_kubeconfig_counts(kubeconfig):

@@ -167,4 +167,5 @@ def test_a_watch_is_opened_anew_within_seconds_unless_there_are_very_many(
     kopfs = kopf.OperatorSettings()
     handlers.configure(kopfs, OperatorSettings(namespaces=tuple(map(str, range(namespaces)))))
     assert kopfs.watching.server_timeout == seconds
+    assert " " in kopfs.persistence.finalizer, "an object could have it, and kopf would take it off"
     assert kopfs.watching.inactivity_timeout == seconds + 2

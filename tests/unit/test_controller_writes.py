@@ -101,3 +101,27 @@ async def test_an_error_that_says_nothing_is_named_by_its_type(server):
             await connection.request("GET", "/slow")
     finally:
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"kind": "Status"}, {"items": []}, {"metadata": {}}, {"metadata": []}], ids=repr
+)
+async def test_an_answer_that_is_no_list_is_an_error_of_the_cluster_and_ends_nothing(answer):
+    """As of a proxy in between, which answers 200 with an object of its own."""
+    app = web.Application()
+    app.router.add_get("/things", lambda _: _json(answer))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    connection = connect(f"http://127.0.0.1:{runner.addresses[0][1]}", lambda: 60.0)
+    try:
+        for listing in (connection.list_objects, connection.list_versions):
+            with pytest.raises(ClusterError, match="GET /things: the answer is no list"):
+                await listing("/things", {}, 100)
+    finally:
+        await connection.close()
+        await runner.cleanup()
+
+
+async def _json(answer):
+    return web.json_response(answer)

@@ -1,9 +1,12 @@
 """Now, by the clock of the API server that has stamped the objects."""
 
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from trainingrun.cluster import server_clock
 from trainingrun.cluster.server_clock import LONGEST_S, ServerClock, date_of
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -70,3 +73,21 @@ def test_an_answer_without_a_date_says_nothing(header: str | None) -> None:
     clocks = Clocks(60.0)
     clocks.server.answered(date_of(header), clocks.own)
     assert clocks.server.now() == clocks.own
+
+
+def test_where_this_machine_s_clock_is_set_right_nothing_is_decided_by_a_leap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was a quarter of an hour late, which the API server's answers have told."""
+    clock = ServerClock()
+    clock.answered(clock.own() + timedelta(minutes=15), clock.own())
+    before = clock.now()
+
+    class SetRight(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "SetRight":
+            return cls.fromtimestamp(time.time() + 900, tz)
+
+    monkeypatch.setattr(server_clock, "datetime", SetRight)
+    monkeypatch.setattr(time, "time", lambda read=time.time: read() + 900)
+    assert abs((clock.now() - before).total_seconds()) < 10

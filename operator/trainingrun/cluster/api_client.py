@@ -229,10 +229,14 @@ class Connection:
         wanted = {**query, "limit": str(page)}
         while True:
             listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
+            metadata = listed.get("metadata")
+            if not isinstance(metadata, dict) or not {"items"} <= listed.keys():
+                # As of a proxy in between that answers 200 with a page of its own.
+                raise ClusterError(f"GET {path}: the answer is no list")
             yield listed
-            if not listed["metadata"].get("continue"):
+            if not metadata.get("continue"):
                 return
-            wanted["continue"] = listed["metadata"]["continue"]
+            wanted["continue"] = metadata["continue"]
 
     async def get_dated(self, path: str) -> tuple[dict[str, Any], datetime | None]:
         """GET of an object, and what the API server's own clock showed."""

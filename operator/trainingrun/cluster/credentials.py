@@ -21,6 +21,8 @@ class Credentials:
     fixed_headers: Mapping[str, str] = field(default_factory=dict)
     token_file: Path | None = None
     """With a token that is replaced from time to time."""
+    authority: Path | None = None
+    """With the certificates of the server's authority, which are replaced more rarely."""
     clock: Callable[[], float] = time.monotonic
     _token: str = ""
     _read_again_at: float = 0.0
@@ -33,4 +35,7 @@ class Credentials:
             with contextlib.suppress(OSError):  # the former one is good for some minutes more
                 self._token = self.token_file.read_text().strip()
                 self._read_again_at = self.clock() + TOKEN_S
+            if self.authority is not None:
+                with contextlib.suppress(OSError):  # ssl.SSLError is one: it is being replaced
+                    self.tls.load_verify_locations(self.authority)
         return {"Authorization": f"Bearer {self._token}"}

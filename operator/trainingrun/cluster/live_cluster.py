@@ -99,7 +99,8 @@ class KubernetesCluster:
         obj: Object = event["object"]
         store = self.stores.store_of(obj["kind"])
         if event["type"] == "DELETED":
-            store.forget(*key_of(obj), obj["metadata"]["uid"])
+            metadata = obj["metadata"]
+            store.forget(*key_of(obj), metadata["uid"], int(metadata["resourceVersion"]))
             return
         try:
             store.update(obj)

@@ -77,6 +77,8 @@ class Nodes:
         node = self._watch.store.get("", name)
         if node is None:
             self._read.pop(name, None)
+            if len(self._missing_since) >= REMEMBERED_NODES:
+                self._missing_since.clear()
             since = self._missing_since.setdefault(name, self._monotonic())
             connected = self._watch.connected_since
             gone = (
@@ -103,6 +105,8 @@ class Nodes:
                 for resource, quantity in (node["status"].get("allocatable") or {}).items()
             },
         )
+        if len(self._read) >= REMEMBERED_NODES:
+            self._read.clear()
         if name not in self._labels and len(self._labels) >= REMEMBERED_NODES:
             self._labels.clear()
         self._labels[name] = state.labels

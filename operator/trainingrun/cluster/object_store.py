@@ -2,10 +2,12 @@
 
 Two things make it fit to decide by: a write of our own is in it at once (`update`, `forget`), so
 that the next reconcile does not repeat it; and it never goes back, because resource versions only
-grow and the UID of a deleted object never returns. Who feeds it is not its concern.
+grow. To a watch by a label an object without it is deleted, and returns with it, under its UID and
+with a newer version. Who feeds the store is not its concern.
 """
 
 import json
+import math
 import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -61,7 +63,7 @@ class Store:
         self._project, self._summarize, self._packed = project, summarize, packed
         self._on_change = on_change
         self._entries: dict[Key, _Entry] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, float] = OrderedDict()  # by UID: as of which version
         self._skipped: dict[Key, int] = {}
         self.newest = 0
         """The highest resource version that was ever seen of an object."""
@@ -104,20 +106,20 @@ class Store:
 
     def update(self, obj: Object) -> None:
         """Takes in an object, unless a newer one is here or it is known to be deleted."""
-        metadata = obj["metadata"]
-        if metadata["uid"] in self._gone:
+        metadata, version = obj["metadata"], int(obj["metadata"]["resourceVersion"])
+        if version <= self._gone.get(metadata["uid"], -1):
             return
         key = key_of(obj)
         old = self._entries.get(key)
-        if old is not None and old.version >= int(metadata["resourceVersion"]):
+        if old is not None and old.version >= version:
             return
         if old is not None and old.uid != metadata["uid"]:
-            self._remember_gone(old.uid)
-        self.newest = max(self.newest, int(metadata["resourceVersion"]))
+            self._remember_gone(old.uid, math.inf)
+        self.newest = max(self.newest, version)
         kept = self._project(obj)
         new = _Entry(
             metadata["uid"],
-            int(metadata["resourceVersion"]),
+            version,
             _pack(kept) if self._packed else kept,
             tuple(function(kept) for function in self._index_functions),
             self._summarize(kept),
@@ -128,19 +130,27 @@ class Store:
         """Notes that this version of an object has come in and cannot be read."""
         self._skipped[key_of(obj)] = int(obj["metadata"]["resourceVersion"])
 
-    def forget(self, namespace: str, name: str, uid: str) -> None:
-        """Takes out an object that is deleted for good; later events of this UID are refused."""
-        self._remember_gone(uid)
+    def forget(self, namespace: str, name: str, uid: str, version: float = math.inf) -> None:
+        """Takes out an object that is deleted.
+
+        Args:
+            namespace: Its namespace.
+            name: Its name.
+            uid: Its UID.
+            version: As of which it is: what comes later of an older one is refused. Infinite: it is
+                deleted for good.
+        """
+        self._remember_gone(uid, version)
         self._skipped.pop((namespace, name), None)
         old = self._entries.get((namespace, name))
-        if old is not None and old.uid == uid:
+        if old is not None and old.uid == uid and old.version <= version:
             self._put((namespace, name), old, None, None)
 
     def has_received(self, key: Key, uid: str, version: int) -> bool:
         """Whether that version of an object, or anything later about its name, has come in."""
         entry = self._entries.get(key)
         newest = max(entry.version if entry else 0, self._skipped.get(key, 0))
-        return uid in self._gone or newest >= version
+        return max(newest, self._gone.get(uid, -1)) >= version
 
     def is_ahead_of(self, listed: Mapping[Key, tuple[str, int]], version: int) -> bool:
         """Whether an object was seen newer than a complete list as of `version` has it, with its
@@ -173,7 +183,7 @@ class Store:
         for key in keys:
             entry = self._entries[key]
             if key not in listed and entry.version <= version:
-                self.forget(*key, entry.uid)
+                self.forget(*key, entry.uid, version)
 
     def clear(self, namespace: str = "") -> None:
         """Takes out everything of a namespace (empty: of all): the kind itself is gone."""
@@ -181,8 +191,8 @@ class Store:
             if not namespace or key[0] == namespace:
                 self._put(key, entry, None, None)
 
-    def _remember_gone(self, uid: str) -> None:
-        self._gone[uid] = None
+    def _remember_gone(self, uid: str, version: float) -> None:
+        self._gone[uid] = max(version, self._gone.get(uid, -1))
         if len(self._gone) > REMEMBERED_UIDS:
             self._gone.popitem(last=False)
 

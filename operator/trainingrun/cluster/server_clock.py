@@ -4,6 +4,7 @@ The API server stamps objects, and the reconciler compares these times with now:
 own that is 15 seconds ahead, a pod that replaces a lost one would be older than the loss.
 """
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -13,9 +14,21 @@ LONGEST_S = 2.0
 _SECOND = timedelta(seconds=1)
 
 
+def seconds_since_boot() -> float:
+    """Seconds by a clock that only goes forward, also while the process or machine is stopped."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+_BOOTED = datetime.now(UTC) - timedelta(seconds=seconds_since_boot())
+
+
 def utc_now() -> datetime:
-    """This machine's clock."""
-    return datetime.now(UTC)
+    """This machine's clock as it was set when the process began.
+
+    Where it is set right later, a time that is decided by, such as a deadline, takes no leap: what
+    it was wrong by is known from the API server's answers.
+    """
+    return _BOOTED + timedelta(seconds=seconds_since_boot())
 
 
 class ServerClock:

@@ -289,7 +289,7 @@ class Watches:
         try:
             found = await self._connection.request("GET", f"/apis/{kind.api_version}")
             plural = PLURALS[kind.api_version, kind.name]
-            if any(resource["name"] == plural for resource in found["resources"]):
+            if any(resource["name"] == plural for resource in found.get("resources") or ()):
                 return "yes"
         except NotServed:
             pass
@@ -321,7 +321,11 @@ class Watches:
         except ClusterError as error:
             log.warning("KubeRay's CRD: %s", error)
             return self.kuberay
-        return kuberay.crd_verdict(crd)
+        try:
+            return kuberay.crd_verdict(crd)
+        except (LookupError, TypeError, AttributeError):
+            log.warning("KubeRay's CRD: the answer is no CustomResourceDefinition")
+            return self.kuberay
 
 
 class Watch:

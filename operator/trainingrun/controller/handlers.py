@@ -124,6 +124,9 @@ def configure(settings: kopf.OperatorSettings, own: OperatorSettings) -> None:
     # not watch CRDs, see `KindInstalledLater`.
     settings.scanning.disabled = settings.peering.namespaced
     settings.watching.field_selectors[CRDS] = "metadata.name=rayjobs.ray.io"
+    # kopf takes its finalizer off every object that it sees with it, with or without the Lease; the
+    # default is that of each other kopf operator. A name that the API server refuses is on none.
+    settings.persistence.finalizer = "no finalizer"
     settings.persistence.diffbase_storage = _NoDiffs()  # four fifths of the time of each event
     settings.queueing.idle_timeout = 0.05  # an object that was listed stays in memory for so long
     settings.networking.request_timeout = own.request_timeout_s

@@ -11,13 +11,13 @@ The Kubernetes client's own election is not used: nearly all of it would have to
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from ..cluster.api_client import AlreadyExists, ClusterError, Conflict, Connection, NotFound
 from ..cluster.resources import path
+from ..cluster.server_clock import seconds_since_boot
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,6 @@ REQUEST_S = 2.0
 GIVEN_BACK_S = 1
 """The duration, in seconds, of a Lease without a holder that its leader has given back; one whose
 holder somebody else has taken out has another."""
-
-
-def now_s() -> float:
-    """Seconds by a clock that only goes forward, also while the process or machine is stopped."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def given_back() -> dict[str, Any]:
@@ -78,7 +73,7 @@ class Leadership:
 
     def may_write_s(self) -> float:
         """Seconds from now for which no other process can hold the Lease; 0: not ours to write."""
-        return max(0.0, self._write_until - now_s())
+        return max(0.0, self._write_until - seconds_since_boot())
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stands by, leads, stands by again, until cancelled; then gives the Lease back.
@@ -145,7 +140,7 @@ class Leadership:
                 if lease is None:
                     await self._make()
                 return
-            began, self._ours = now_s(), True
+            began, self._ours = seconds_since_boot(), True
             await self._write(lease)
         except (AlreadyExists, Conflict):
             return  # another was quicker
@@ -166,10 +161,10 @@ class Leadership:
             return False
         if not holder and duration_s == GIVEN_BACK_S:
             return True
-        seen = lease["metadata"]["uid"], holder, spec.get("renewTime")
+        seen = lease.get("metadata", {}).get("uid"), holder, spec.get("renewTime")
         if seen != self._seen:
-            self._seen, self._seen_at = seen, now_s()
-        return now_s() - self._seen_at > max(LEASE_S, duration_s)
+            self._seen, self._seen_at = seen, seconds_since_boot()
+        return seconds_since_boot() - self._seen_at > max(LEASE_S, duration_s)
 
     async def _read(self) -> dict[str, Any] | None:
         try:

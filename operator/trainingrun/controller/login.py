@@ -43,7 +43,8 @@ def _of_service_account() -> Credentials | None:
         return None
     host = f"[{host}]" if ":" in host else host
     tls = ssl.create_default_context(cafile=authority)
-    return Credentials(f"https://{host}:{port}", tls, token_file=token_file)
+    server = f"https://{host}:{port}"
+    return Credentials(server, tls, token_file=token_file, authority=authority)
 
 
 def _of_kubeconfig() -> Credentials:

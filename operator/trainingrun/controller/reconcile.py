@@ -411,6 +411,11 @@ class Reconciler:
             self._polls.follow(key, observed.run.metadata.uid, attempt.number)
         else:
             self._polls.unfollow(key)
+        left = observed.ray_jobs or observed.ray_clusters or observed.pods
+        if plan.status.has_ended and not left:
+            # It may stay for months: a sweep's last document has over a megabyte in memory.
+            self._polls.forget(key)
+            self._pace.forget(key)
         if plan.notices is not None:
             self._notifier.want(key, plan.notices)
 
