@@ -15,7 +15,7 @@ from support.operators import (
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live_cluster import KubernetesCluster
-from trainingrun.controller.progress_polling import Target
+from trainingrun.controller.progress_polling import Poller, Target
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
 
 
@@ -72,8 +72,13 @@ async def test_progress_is_read_with_the_token_and_shown_in_the_status(
 
 
 async def test_pods_of_a_failed_run_are_kept_by_one_operator_after_another(
-    apiserver, namespace, kuberay, head, new_operator, status
+    apiserver, namespace, kuberay, head, new_operator, status, monkeypatch
 ):
+    forgotten, forget = [], Poller.forget
+    monkeypatch.setattr(
+        Poller, "forget", lambda self, key: forgotten.append(key) or forget(self, key)
+    )
+
     def waiting() -> str:
         return next(c["reason"] for c in status()["conditions"] if c["type"] == "Waiting")
 
@@ -95,8 +100,10 @@ async def test_pods_of_a_failed_run_are_kept_by_one_operator_after_another(
         freed = {"spec": {"failures": {"keepFailedPodsSeconds": 0}}}
         apiserver.request("PATCH", path, freed, MERGE)
         await eventually(lambda: kuberay.jobs() == [])
+        forgotten.clear()
         kuberay.takes_the_pods_away(run)
         await eventually(lambda: waiting() == "NothingIsMissing")
+        await eventually(lambda: (namespace, "digits") in forgotten)  # a run may stay for months
 
 
 async def test_the_final_progress_is_fetched_as_soon_as_the_job_has_ended(
