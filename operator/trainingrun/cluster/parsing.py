@@ -4,12 +4,12 @@ One object that an older CRD let through must not stop the others, nor lose its 
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..api.base import BrokenRuleError
+from ..api import salvage
 from ..api.defaults import AppliedDefaults
 from ..api.parse import explain
 from ..api.status import RunStatus
@@ -26,12 +26,7 @@ PLACEHOLDER = RunSpec(
 MOST_SENTENCES = 5
 """About a spec that cannot be used."""
 
-MOST_ROUNDS = 20
-"""In each of which what is wrong with a spec or status is left out, before all of it is."""
-
 _TEMPLATE = "podTemplate"
-
-Location = tuple[str | int, ...]
 
 
 def parse(
@@ -87,59 +82,19 @@ def _spec(raw: Any) -> RunSpec:
         if isinstance(rest.get(part), Mapping):
             rest[part] = {key: item for key, item in rest[part].items() if key != _TEMPLATE}
     rest = copy.deepcopy(rest)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(salvage.MOST_ROUNDS):
         try:
             return RunSpec.model_validate(rest)
         except ValidationError as error:
-            locations = list(_locations(error))
+            locations = list(salvage.locations(error))
             for part in ("training", "storage"):
                 if any(location[:1] == (part,) for location in locations):
                     rest[part] = required[part]
-            _drop(rest, [at for at in locations if at[:1] not in (("training",), ("storage",))])
+            salvage.drop(
+                rest, [at for at in locations if at[:1] not in (("training",), ("storage",))]
+            )
     return PLACEHOLDER
 
 
 def _status(raw: Mapping[str, Any]) -> RunStatus:
-    rest = copy.deepcopy(dict(raw))
-    for _ in range(MOST_ROUNDS):
-        try:
-            return RunStatus.model_validate(rest)
-        except ValidationError as error:
-            _drop(rest, list(_locations(error)))
-    return RunStatus()
-
-
-def _locations(error: ValidationError) -> Iterator[Location]:
-    """Where what is wrong is; of a rule between fields, the one that it names."""
-    for detail in error.errors(include_url=False, include_input=False):
-        broken = (detail.get("ctx") or {}).get("error")
-        path = broken.rule.path if isinstance(broken, BrokenRuleError) else ""
-        yield (*detail["loc"], *(path.split(".") if path else ()))
-
-
-def _drop(value: Any, locations: Iterable[Location]) -> None:
-    """Takes out what is at each location; where that is missing, what it is missing from."""
-    targets = {_reached(value, location) for location in locations}
-    # From the end of each list to its begin: what is taken out shifts what is behind it.
-    for target in sorted(targets, key=lambda path: [*map(_sorted_as, path)], reverse=True):
-        parent = value
-        try:
-            for step in target[:-1]:
-                parent = parent[step]
-            del parent[target[-1]]
-        except (KeyError, IndexError):
-            continue  # with what it was in
-
-
-def _reached(value: Any, location: Location) -> Location:
-    """As much of a location as there is."""
-    for depth, step in enumerate(location):
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return location[:depth]
-    return location
-
-
-def _sorted_as(step: str | int) -> tuple[int, str]:
-    return (step, "") if isinstance(step, int) else (-1, step)
+    return salvage.read(RunStatus, raw) or RunStatus()

@@ -6,11 +6,12 @@ and forgets nothing. It stays small: pods are kept only while their attempt runs
 
 from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.wire import Wire
 
+from ..api import salvage
 from ..api.status import LossReason
 
 OF_ONE_ATTEMPT: dict[str, Any] = {
@@ -30,8 +31,6 @@ OF_ONE_ATTEMPT: dict[str, Any] = {
 
 class _Entry(Wire):
     """A part of it. No object of the API, whose checks would be made of each at each reconcile."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class CountedDisruption(_Entry):
@@ -302,11 +301,13 @@ class Bookkeeping(Wire):
 
     @classmethod
     def read(cls, seen: dict[str, Any]) -> "Bookkeeping":
-        """From `status.seen`; something that no operator wrote counts as nothing seen."""
+        """From `status.seen`, as far as this version understands it: after a rollback it may have
+        fields and values of a later one. What no operator wrote counts as nothing seen.
+        """
         try:
             return cls.model_validate(seen)
         except ValidationError:
-            return cls()
+            return salvage.read(cls, seen) or cls()
 
     def write(self) -> dict[str, Any]:
         """For `status.seen`; what is as in empty bookkeeping is left out."""
