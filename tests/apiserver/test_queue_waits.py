@@ -3,6 +3,7 @@
 No Kueue runs here: the CRD and the Workloads are the test's own.
 """
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from support.apiserver import ApiServer, running_apiserver
 from support.operators import a_ray_job, a_run, credentials_of, eventually, running
 from trainingrun.cluster.api_client import Connection
-from trainingrun.cluster.kueue import what_it_waits_for
+from trainingrun.cluster.kueue import QueueWait, what_it_waits_for
 from trainingrun.cluster.resources import QUEUE_RULES
 
 MESSAGE = "insufficient quota for cpu in flavor default"
+SINCE = datetime(2026, 11, 21, 12, tzinfo=UTC)
+UNKNOWN = QueueWait()
 
 
 def simulated_crd() -> dict[str, Any]:
@@ -38,6 +41,7 @@ def simulated_crd() -> dict[str, Any]:
 
 def a_workload(job: dict[str, Any]) -> dict[str, Any]:
     metadata = job["metadata"]
+    waits = {"type": "QuotaReserved", "status": "False", "message": MESSAGE}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -46,9 +50,7 @@ def a_workload(job: dict[str, Any]) -> dict[str, Any]:
             "namespace": metadata["namespace"],
             "labels": {"kueue.x-k8s.io/job-uid": metadata["uid"]},
         },
-        "status": {
-            "conditions": [{"type": "QuotaReserved", "status": "False", "message": MESSAGE}]
-        },
+        "status": {"conditions": [waits | {"lastTransitionTime": "2026-11-21T12:00:00Z"}]},
     }
 
 
@@ -58,7 +60,7 @@ def with_kueues_crd(apiserver: ApiServer) -> ApiServer:
     return apiserver
 
 
-async def asked(server: ApiServer, job: dict[str, Any]) -> str | None:
+async def asked(server: ApiServer, job: dict[str, Any]) -> QueueWait:
     connection = Connection(credentials_of(server))
     try:
         return await what_it_waits_for(connection, job)
@@ -69,7 +71,7 @@ async def asked(server: ApiServer, job: dict[str, Any]) -> str | None:
 async def test_where_kueue_is_not_installed_nothing_is_known(apiserver, namespace):
     job = apiserver.create(a_ray_job(apiserver.create(a_run(namespace))))
     with running_apiserver() as bare:
-        assert await asked(bare, job) is None
+        assert await asked(bare, job) == UNKNOWN
 
 
 async def test_it_is_what_the_workload_of_this_ray_job_says(with_kueues_crd, namespace):
@@ -77,8 +79,8 @@ async def test_it_is_what_the_workload_of_this_ray_job_says(with_kueues_crd, nam
     run = server.create(a_run(namespace))
     first, second = (server.create(a_ray_job(run, name)) for name in ("digits-1", "digits-2"))
     server.create(a_workload(first))
-    assert await asked(server, first) == MESSAGE
-    assert await asked(server, second) == ""
+    assert await asked(server, first) == QueueWait(MESSAGE, SINCE)
+    assert await asked(server, second) == QueueWait("")
 
 
 async def test_a_workload_that_is_not_as_kueue_writes_it_says_nothing(with_kueues_crd, namespace):
@@ -86,7 +88,7 @@ async def test_a_workload_that_is_not_as_kueue_writes_it_says_nothing(with_kueue
     job = server.create(a_ray_job(server.create(a_run(namespace))))
     strange = a_workload(job) | {"status": {"conditions": [{"message": MESSAGE}, "False"]}}
     server.create(strange)
-    assert await asked(server, job) is None
+    assert await asked(server, job) == UNKNOWN
 
 
 async def test_the_right_to_list_workloads_is_enough_and_without_it_nothing_is_known(
@@ -95,9 +97,9 @@ async def test_the_right_to_list_workloads_is_enough_and_without_it_nothing_is_k
     server = with_kueues_crd
     job = server.create(a_ray_job(server.create(a_run(namespace))))
     server.create(a_workload(job))
-    assert await asked(server, job) is None
+    assert await asked(server, job) == UNKNOWN
     revoke = grant(QUEUE_RULES, namespace)
-    assert await asked(server, job) == MESSAGE
+    assert (await asked(server, job)).message == MESSAGE
     revoke()
 
 

@@ -98,6 +98,14 @@ def test_of_a_run_that_has_ended_the_phase_is_shown_for_an_hour_if_it_has_failed
     assert exposed(run, now=NOW + age_s) == ({("phase", "a", phase): 1} if shown else {})
 
 
+def test_a_failure_that_was_seen_late_is_shown_for_an_hour_from_then_on():
+    """Else no alert would name a run that fails while its operator is away."""
+    attempts = [{"number": 1, "endTime": "2026-01-01T08:00:00Z"}]
+    run = a_run("a", phase="Failed", completionTime=ENDED, attempts=attempts)
+    assert exposed(run, now=NOW + 5 * 3600 + FAILED_S) == {("phase", "a", "Failed"): 1}
+    assert exposed(run, now=NOW + 5 * 3600 + FAILED_S + 1) == {}
+
+
 async def test_10000_runs_have_so_many_series_while_they_have_not_ended_and_none_afterwards():
     """Scraped over HTTP, while events change the runs: no reconcile waits for a scrape."""
     stores = Stores()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_progress, a_ray_cluster, a_ray_job, pods
+from support.builders import a_head, a_progress, a_ray_cluster, a_ray_job, at, pods
 from support.reconciled import (
     a_polled_run,
     begins,
@@ -55,6 +55,17 @@ def test_the_pods_of_a_failed_run_stay_for_as_long_as_is_said() -> None:
     assert deleted(later, 1059) == []
     assert deleted(later, 1060) == ["digits-1"]
     assert condition(reconcile(later, 1060), "Waiting").status == "False"
+
+
+def test_they_stay_as_long_as_a_run_whose_failure_was_seen_late() -> None:
+    job = a_ray_job(status="FAILED", deployment="Failed")
+    job["status"]["endTime"] = at(60)
+    training = a_polled_run(failures=KEEPING, ttlSecondsAfterFinished=500)
+    raised = a_progress(state="Failed", failure=RAISED)
+    late = then(replace(training, ray_jobs=(job,), progress=raised), 2000)
+    assert late.run.status.completion_time == at(60)
+    assert deleted(late, 2499) == []
+    assert deleted(late, 2500) == ["digits-1"]
 
 
 def test_without_the_setting_they_go_at_once() -> None:

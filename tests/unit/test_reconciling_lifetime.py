@@ -217,7 +217,7 @@ def test_the_deadline_stands_still_again_while_kueue_has_taken_the_capacity_back
     training: Observed,
 ) -> None:
     limited = then(wanting(training, activeDeadlineSeconds=100), 60)
-    back = then(replace(limited, ray_jobs=(a_ray_job(queued=True),), pods=()), 70)
+    back = then(replace(limited, ray_jobs=(a_ray_job(queued=True),)), 70, pods=())
     unseen = replace(back, ray_jobs=(), stale={"RayJob": "forbidden"})
     assert reconcile(then(unseen, 3000), 4000).status.phase != "Failed"
     again = then(replace(back, ray_jobs=(a_ray_job(),), pods=pods(created_at=5070)), 5070)

@@ -17,6 +17,7 @@ from support.builders import (
     a_ray_cluster,
     a_ray_job,
     a_run,
+    at,
     nodes,
     pods,
     unix,
@@ -26,6 +27,7 @@ from trainingrun.api.status import Cost, RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import Delete, NodePrice, RequestSuspend
 from trainingrun.rendering import RenderSettings
+from trainingrun_protocol.progress import Failure, RunState
 
 INSTANCE = "node.kubernetes.io/instance-type"
 CAPACITY = "trainingrun.dev/capacity"
@@ -199,6 +201,103 @@ def test_nothing_is_counted_while_the_watches_are_out_of_date_and_all_of_it_afte
     stale = replace(begun, stale={"Pod": "403"}, progress=trained(100, 50))
     assert priced(stale, 101).status.cost == begun.run.status.cost
     assert cost(replace(stale, stale={}), 101).total_seconds == 2 * 90
+
+
+def ended_while_no_operator_ran(status: str, **spec: Any) -> Observed:
+    """Ended at second 200, its pods freed by KubeRay at 800, and nothing seen since 71."""
+    trains = later(replace(on_priced_nodes(**spec), progress=trained(70, 30)), 71)
+    job = a_ray_job(status=status, deployment="Complete" if status == "SUCCEEDED" else "Failed")
+    job["spec"]["ttlSecondsAfterFinished"] = 600
+    job["status"]["endTime"] = at(200)
+    return replace(
+        trains,
+        ray_jobs=(job,),
+        ray_clusters=(),
+        pods=(),
+        nodes={},
+        progress=None,
+        progress_age_s=None,
+        confirmed=True,
+    )
+
+
+def test_a_run_that_ended_while_no_operator_ran_has_used_and_taken_no_more() -> None:
+    done = later(ended_while_no_operator_ran("SUCCEEDED"), 36_000).run.status
+    assert (done.phase, done.completion_time) == ("Succeeded", at(200))
+    assert done.cost
+    assert done.cost.total_seconds == 2 * (800 - 10)
+    assert done.cost.amount == pytest.approx(73.8 / 3600 * (800 - 10), rel=1e-3)
+    assert done.goodput
+    assert (done.goodput.seconds, done.goodput.percent) == (200, 15)
+
+
+def test_pods_that_kuberay_has_not_freed_cost_until_now() -> None:
+    ended = replace(ended_while_no_operator_ran("SUCCEEDED"), pods=pods(), nodes=nodes())
+    done = later(later(ended, 36_000), 36_030).run.status
+    assert done.completion_time == at(200)
+    assert done.cost
+    assert done.cost.total_seconds == 2 * (36_030 - 10)
+
+
+def test_an_attempt_that_failed_while_no_operator_ran_spends_no_budget_afterwards() -> None:
+    lost = ended_while_no_operator_ran("FAILED", budget={"amount": 20.0})
+    planned = priced(lost, 36_000)
+    assert planned.status.running_attempt is None
+    assert not [event for event in planned.events if event.reason == "BudgetSpent"]
+    gone = replace(later(lost, 36_000), ray_jobs=())
+    assert begins(priced(gone, 36_100)) == 2
+
+
+def test_a_run_that_failed_while_no_operator_ran_ended_with_its_last_attempt() -> None:
+    none = {"maxRestarts": 0, "maxPreemptions": 0}
+    failed = later(ended_while_no_operator_ran("FAILED", failures=none), 36_000)
+    assert (failed.run.status.phase, failed.run.status.completion_time) == ("Failed", at(200))
+    assert failed.run.status.goodput
+    assert failed.run.status.goodput.seconds == 200
+
+
+def test_a_run_that_fails_by_its_deadline_between_two_attempts_ends_then() -> None:
+    backoff = {"initialSeconds": 3600, "factor": 1, "maxSeconds": 3600}
+    spec = {"failures": {"backoff": backoff}, "activeDeadlineSeconds": 500}
+    failed = later(ended_while_no_operator_ran("FAILED", **spec), 210)
+    assert later(failed, 501).run.status.completion_time == at(501)
+
+
+def test_steps_after_kuberay_has_given_up_are_before_the_end() -> None:
+    given_up = ended_while_no_operator_ran("FAILED", failures={"maxRestarts": 0})
+    told = trained(260, 60).model_copy(
+        update={"state": RunState.FAILED, "failure": Failure(kind="Application", message="no")}
+    )
+    assert later(replace(given_up, progress=told), 300).run.status.completion_time == at(260)
+
+
+def test_a_run_whose_end_was_seen_late_stays_its_ttl_from_then_on() -> None:
+    spec = {"ttlSecondsAfterFinished": 3600}
+    gone = replace(later(ended_while_no_operator_ran("SUCCEEDED", **spec), 36_000), ray_jobs=())
+    assert priced(gone, 36_000 + 3599).actions == ()
+    assert [type(action) for action in priced(gone, 36_000 + 3600).actions] == [Delete]
+
+
+def test_pods_that_kueue_took_back_while_no_operator_ran_cost_nothing_from_then_on() -> None:
+    trains = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    queued = replace(
+        trains,
+        ray_jobs=(a_ray_job(queued=True),),
+        pods=(),
+        nodes={},
+        progress=None,
+        queued_since=T0 + timedelta(seconds=100),
+    )
+    assert cost(queued, 7200).total_seconds == 2 * (100 - 10)
+
+
+def test_pods_that_are_left_when_kueue_takes_the_capacity_back_cost_until_they_are_gone() -> None:
+    trains = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    queued = replace(
+        trains, ray_jobs=(a_ray_job(queued=True),), queued_since=T0 + timedelta(seconds=100)
+    )
+    leaving = later(queued, 101, pods=())
+    assert cost(leaving, 140).total_seconds == 2 * (140 - 10)
 
 
 BUDGET = {"amount": 2.0}

@@ -1,14 +1,15 @@
 """A run of a Kueue queue: what its status says while it waits, and what counts as a preemption."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_ray_job, a_run, pods
+from support.builders import T0, a_head, a_ray_job, a_run, at, pods
 from support.reconciled import a_polled_run, begins, condition, in_the_way, reconcile, then, wanting
 from trainingrun.api.status import Disruptions
-from trainingrun.cluster.kueue import why_not_admitted
+from trainingrun.cluster.kueue import not_admitted_since, why_not_admitted
 from trainingrun.reconciling import Observed
 
 NO_QUOTA = "couldn't assign flavors to pod set head: insufficient quota for cpu in flavor default"
@@ -74,6 +75,59 @@ def test_capacity_that_kueue_took_back_is_waited_for_in_its_words() -> None:
     assert condition(plan, "Waiting").message.endswith(": Preempted by c")
 
 
+def taken_back_at_100(since: datetime | None, **spec: Any) -> Observed:
+    """What an operator that was away from second 60 on finds after hours: no pod is left."""
+    trained = then(a_polled_run(activeDeadlineSeconds=3600, **spec), 60)
+    return replace(
+        trained,
+        ray_jobs=(a_queued_job(),),
+        ray_clusters=(),
+        pods=(),
+        progress=None,
+        progress_age_s=None,
+        queue_wait=NO_QUOTA,
+        queued_since=since,
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "queued_s"),
+    [
+        pytest.param(T0 + timedelta(seconds=100), 7200, id="since Kueue took it"),
+        pytest.param(None, 7240, id="Kueue cannot be asked, since the last step that is known"),
+    ],
+)
+def test_capacity_that_kueue_took_back_while_no_operator_ran_is_lost_once_and_waited_for(
+    since: datetime | None, queued_s: float
+) -> None:
+    back = then(then(taken_back_at_100(since), 7200), 7210)
+    assert back.run.status.disruptions.preemptions == 1
+    admitted = replace(back, ray_jobs=(a_ray_job(),), queue_wait=None, queued_since=None)
+    again = then(admitted, 7300)
+    assert (again.run.status.phase, again.run.status.queued_seconds) == ("Recovering", queued_s)
+    assert sum(again.run.status.disruptions.model_dump(exclude={"history"}).values()) == 1
+    active_s = 7300 - queued_s
+    assert reconcile(again, 7300 + 3599 - active_s).status.phase == "Recovering"
+    failed = condition(reconcile(again, 7300 + 3600 - active_s), "Failed")
+    assert failed.reason == "DeadlineExceeded"
+
+
+def test_a_head_that_was_lost_before_is_not_lost_once_more_by_the_queue() -> None:
+    lost = then(replace(a_polled_run(), pods=pods()[1:], confirmed=True), 60)
+    assert lost.run.status.disruptions.head_losses == 1
+    queued = reconcile(replace(lost, ray_jobs=(a_queued_job(),), ray_clusters=(), pods=()), 70)
+    assert queued.status.disruptions == lost.run.status.disruptions
+
+
+def test_a_wait_begins_as_its_workload_says_and_never_later_than_it_was_seen() -> None:
+    taken = replace(a_polled_run(), ray_jobs=(a_queued_job(),))
+    seen = then(taken, 70)
+    assert seen.run.status.seen["queuedSince"] == at(70), "its pods are there"
+    for since_s, begins_s in ((65, 65), (90, 70), (-9, 0)):
+        told = then(replace(seen, pods=(), queued_since=T0 + timedelta(seconds=since_s)), 95)
+        assert told.run.status.seen["queuedSince"] == at(begins_s)
+
+
 def test_a_queued_run_that_is_suspended_leaves_the_queue_and_resumes_through_it(
     queued: Observed,
 ) -> None:
@@ -101,3 +155,23 @@ def test_kueues_sentence_is_that_of_its_workload() -> None:
     )
     assert why_not_admitted({"status": {"conditions": [reserved]}}) is None
     assert why_not_admitted({}) is None
+
+
+def test_a_workload_waits_since_the_first_of_its_conditions_that_says_so() -> None:
+    def since(**conditions: tuple[str, float]) -> datetime | None:
+        named = [
+            {"type": name, "status": status, "lastTransitionTime": at(seconds)}
+            for name, (status, seconds) in conditions.items()
+        ]
+        return not_admitted_since({"status": {"conditions": named}})
+
+    admitted = {"QuotaReserved": ("True", 10), "Admitted": ("True", 12)}
+    assert since(**admitted) is None
+    assert since(**admitted, Evicted=("False", 10)) is None, "it was admitted again since"
+    assert since(**admitted, Evicted=("True", 100)) == T0 + timedelta(seconds=100)
+    taken = {"QuotaReserved": ("False", 140), "Admitted": ("False", 140)}
+    assert since(**taken, Evicted=("True", 100)) == T0 + timedelta(seconds=100)
+    checked = {"QuotaReserved": ("True", 300), "Admitted": ("False", 140)}
+    assert since(**checked, Evicted=("False", 300)) == T0 + timedelta(seconds=140)
+    assert since(QuotaReserved=("False", 1)) == T0 + timedelta(seconds=1)
+    assert not_admitted_since({}) is None

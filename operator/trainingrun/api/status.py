@@ -604,6 +604,14 @@ class RunStatus(Wire):
         return newest if newest and newest.outcome == "Running" else None
 
     @property
+    def end_seen_time(self) -> str | None:
+        """When the run's end was seen, by an operator that was away later than it ended; None: it
+        has not ended.
+        """
+        last = self.last_attempt
+        return self.completion_time and max(self.completion_time, (last and last.end_time) or "")
+
+    @property
     def has_ended(self) -> bool:
         """Whether the run has ended; it stays ended."""
         return self.completion_time is not None

@@ -32,7 +32,7 @@ from .api_client import (
 )
 from .defaults import Defaults
 from .kuberay import KubeRayNamespaces
-from .kueue import what_it_waits_for
+from .kueue import QueueWait, what_it_waits_for
 from .nodes import Leases, Nodes
 from .object_store import Object, key_of
 from .parsing import parse
@@ -218,7 +218,7 @@ class KubernetesCluster:
         """
         return await self._leases.ages(nodes)
 
-    async def queue_wait(self, ray_job: Object) -> str | None:
+    async def queue_wait(self, ray_job: Object) -> QueueWait:
         """What Kueue says of a RayJob that it has not admitted, see `kueue`. Never raises."""
         return await what_it_waits_for(self._connection, ray_job)
 

@@ -199,7 +199,7 @@ FIELDS: Mapping[str, Fields] = {
         **_OBJECT,
         "metadata": _METADATA,
         "spec": _whole("suspend", "ttlSecondsAfterFinished"),
-        "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason"),
+        "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason", "endTime"),
     },
     "RayCluster": {
         **_OBJECT,

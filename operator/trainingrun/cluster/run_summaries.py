@@ -17,8 +17,8 @@ class OneRun(NamedTuple):
     """
 
     name: str
-    ended_at: float | None = None
-    """None: it has not ended."""
+    end_seen_at: float | None = None
+    """When its end was seen; None: it has not ended."""
     conditions: tuple[tuple[str, str], ...] = ()
     """Type and reason of those of `SHOWN_CONDITIONS` that are true."""
     started_at: float | None = None
@@ -83,9 +83,9 @@ def summary_of(run: Object) -> RunSummary:
 
 
 def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> OneRun | None:
-    name, ended_at = run["metadata"]["name"], _unix(status.get("completionTime"))
+    name = run["metadata"]["name"]
     if status.get("completionTime"):
-        return OneRun(name, ended_at) if phase == "Failed" else None
+        return OneRun(name, _end_seen_at(status)) if phase == "Failed" else None
     progress, goodput = status.get("progress") or {}, status.get("goodput") or {}
     checkpoint, hang = status.get("checkpoint") or {}, status.get("hang") or {}
     budget = ((run.get("spec") or {}).get("budget") or {}).get("amount")
@@ -107,6 +107,13 @@ def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> One
         hung_at=_unix(hang.get("time")),
         budget_share=spent / budget if budget and spent is not None else None,
     )
+
+
+def _end_seen_at(status: Mapping[str, Any]) -> float | None:
+    """An operator that was away sees a failure late, and alerts are to name it even so."""
+    attempts = status.get("attempts") or ()
+    times = map(_unix, (status["completionTime"], *(one.get("endTime") for one in attempts)))
+    return max((time for time in times if time is not None), default=None)
 
 
 def _unix(time: str | None) -> float | None:

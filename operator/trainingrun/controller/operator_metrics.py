@@ -48,7 +48,7 @@ field of `OneRun`, and what it is.
 MOST_SERIES = len(OF_ONE_RUN) + 1 + len(SHOWN_CONDITIONS)
 """Series of one run: these, its phase, and conditions that are true."""
 FAILED_S = 3600.0
-"""For so many seconds after its end the phase of a run that has failed is shown: alerts name it."""
+"""For so many seconds after its end was seen the phase of a failed run is shown: alerts name it."""
 
 
 class Metrics:
@@ -179,7 +179,7 @@ def _of_each_run(runs: Iterable[RunSummary], now: float) -> Iterable[Metric]:
     values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in OF_ONE_RUN}
     for summary in runs:
         one = summary.one
-        if one is None or (one.ended_at is not None and now - one.ended_at > FAILED_S):
+        if one is None or (one.end_seen_at is not None and now - one.end_seen_at > FAILED_S):
             continue
         run = summary.namespace, one.name
         phases[*run, summary.phase] = 1

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
 from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
+from ..cluster.kueue import QueueWait
 from ..cluster.live_cluster import KubernetesCluster
 from ..reconciling import plan as decide
 from ..reconciling.diagnosis import failing_actions
@@ -96,7 +97,7 @@ class Reconciler:
         self._events, self._pace = EventLimits(clock), StatusPace(clock)
         self._plan_errors: dict[Key, str] = {}
         self._support_due: dict[Key, tuple[tuple[str, ...], float]] = {}
-        self._queue_waits: dict[Key, tuple[float, str | None]] = {}
+        self._queue_waits: dict[Key, tuple[float, QueueWait]] = {}
         self._renewed: dict[str, datetime] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -251,11 +252,11 @@ class Reconciler:
         if job is None or not queued or not (job.get("spec") or {}).get("suspend"):
             self._queue_waits.pop(key, None)
             return observed
-        read_at, said = self._queue_waits.get(key, (-QUEUE_S, None))
+        read_at, wait = self._queue_waits.get(key, (-QUEUE_S, QueueWait()))
         if self._clock() - read_at >= QUEUE_S:
-            said = await self._cluster.queue_wait(job)
-            self._queue_waits[key] = (self._clock(), said)
-        return dataclasses.replace(observed, queue_wait=said)
+            wait = await self._cluster.queue_wait(job)
+            self._queue_waits[key] = (self._clock(), wait)
+        return dataclasses.replace(observed, queue_wait=wait.message, queued_since=wait.since)
 
     def _schedule_support_check(self, key: Key, observed: Observed, plan: Plan) -> None:
         """When it is read again: soon after a repair, at once while that fails."""

@@ -24,7 +24,7 @@ from .members import TOLD_S, Evidence, LostPlace, foreign_pods
 from .model import NodeState, Object, Observed, ReconcileSettings, Ref
 from .pod_index import PodIndex, PodSummary, summary_of
 from .pod_status import controller_uid
-from .texts import from_unix, written
+from .texts import from_unix, parsed, written
 
 RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
@@ -474,3 +474,9 @@ def trains(progress: Progress | None) -> bool:
 def job_status(job: Object) -> str:
     """RayJob's status.jobStatus; "": KubeRay has set none."""
     return str((job.get("status") or {}).get("jobStatus") or "")
+
+
+def job_ended_at(job: Object | None) -> datetime | None:
+    """RayJob's status.endTime; None: KubeRay has set none."""
+    text = ((job or {}).get("status") or {}).get("endTime")
+    return parsed(text) if text else None

@@ -154,6 +154,8 @@ class Observed:
     queue_wait: str | None = None
     """What Kueue says of the running attempt's RayJob, which it has not admitted; empty: it has no
     Workload for it. None: that is not known."""
+    queued_since: datetime | None = None
+    """Since when that Workload is not admitted; None: that is not known."""
     support: tuple[Object, ...] | None = None
     """What of `rendering.support_objects` is there, read just now; None: it was not read."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)

@@ -91,7 +91,7 @@ def _until(
         if status.next_attempt_time is None:
             return None
         times.append(parsed(status.next_attempt_time))
-    elif spec.ttl_seconds_after_finished is not None and status.completion_time is not None:
+    elif spec.ttl_seconds_after_finished is not None and status.end_seen_time is not None:
         ttl = timedelta(seconds=spec.ttl_seconds_after_finished)
-        times.append(parsed(status.completion_time) + ttl)
+        times.append(parsed(status.end_seen_time) + ttl)
     return min(times)

@@ -6,15 +6,17 @@ while Kueue keeps the run waiting, as with Jobs: Kueue suspends the RayJob until
 when its capacity is taken back.
 """
 
+from datetime import datetime
+
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import Attempt, LossReason
 from ...api.v1alpha1 import API_VERSION, KIND
 from .. import pod_status
-from ..context import OWNED_KINDS, ReconcileContext
+from ..context import OWNED_KINDS, ReconcileContext, job_ended_at
 from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
-from ..model import Delete, Ref, RequestSuspend, RunEvent
+from ..model import Delete, Object, Ref, RequestSuspend, RunEvent
 from ..status import cost, goodput, progress_status
-from ..texts import seconds_since, written
+from ..texts import from_unix, parsed, seconds_since, written
 
 LONGEST_SAVE_S = 1800.0
 """How long a suspended run may save while its driver answers and its bucket does too."""
@@ -136,10 +138,12 @@ def record_queue_wait(
     """Record when a wait begins, and how long it was once it has ended; no `attempt`: none runs."""
     since = draft.bookkeeping.queued_since
     if attempt is not None:
-        if context.job(attempt) is None and not context.deleted(attempt):
+        job = context.job(attempt)
+        if job is None and not context.deleted(attempt):
             return Findings()  # it cannot be seen
-        if context.suspended_by_queue(attempt):
-            return Findings(bookkeeping={} if since else {"queued_since": written(context.now)})
+        if job is not None and context.suspended_by_queue(attempt):
+            since = written(_queued_since(context, draft, job, attempt))
+            return Findings(bookkeeping={"queued_since": since})
     if since is None:
         return Findings()
     seconds = max(seconds_since(since, context.now), 0.0)
@@ -151,14 +155,44 @@ def record_queue_wait(
     )
 
 
+def _queued_since(
+    context: ReconcileContext, draft: StatusDraft, job: Object, attempt: int
+) -> datetime:
+    """When the wait has begun: as Kueue says, but no later than it was seen.
+
+    Where Kueue cannot be asked, and the pods had gone before an operator that was away saw the
+    wait, it begins when they were last known: of the time since then nobody knows that it was used.
+    """
+    seen, told = draft.bookkeeping.queued_since, context.observed.queued_since
+    since = parsed(seen) if seen else context.now
+    known, had_pods = draft.bookkeeping.meter.time, draft.bookkeeping.head is not None
+    if told is None and known and had_pods and not context.pods(attempt):
+        told = parsed(known)
+    return max(min(since, told or since), pod_status.created(job) or since)
+
+
+def _ended_at(context: ReconcileContext, attempt: int) -> datetime:
+    """When an attempt had ended whose end is seen now: as KubeRay says, else now.
+
+    A driver may do steps after KubeRay has given up its RayJob.
+    """
+    ended = job_ended_at(context.job(attempt))
+    if ended is None:
+        return context.now
+    progress = context.progress(attempt)
+    stepped = from_unix((progress and progress.step_time) or 0.0)
+    return min(max(ended, stepped), context.now)
+
+
 def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """End the run with that attempt's result."""
-    spent = goodput.until(draft, context.now)
+    ended = _ended_at(context, attempt)
+    spent = goodput.until(draft, ended)
     result = progress_status.result(
         context.progress(attempt), draft.status.checkpoint, context.run.spec.sweep
     )
     return Findings(
-        status={**spent.status, "completion_time": written(context.now), "result": result},
+        status={**spent.status, "completion_time": written(ended), "result": result},
         bookkeeping=spent.bookkeeping,
         events=(RunEvent("Normal", EventReason.SUCCEEDED, "The training is done"),),
         requeue_within_s=0,
@@ -166,12 +200,14 @@ def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Find
 
 
 def fail(context: ReconcileContext, draft: StatusDraft, cause: RunFailure) -> Findings:
-    """End the run."""
-    spent = goodput.until(draft, context.now)
+    """End the run: by its deadline now, else with its last attempt."""
+    by_deadline = cause.reason is ConditionReason.DEADLINE_EXCEEDED
+    ended = context.now if by_deadline else _ended_at(context, draft.status.attempt)
+    spent = goodput.until(draft, ended)
     return Findings(
         status={
             **spent.status,
-            "completion_time": written(context.now),
+            "completion_time": written(ended),
             "next_attempt_time": None,
         },
         bookkeeping=spent.bookkeeping,
@@ -181,8 +217,10 @@ def fail(context: ReconcileContext, draft: StatusDraft, cause: RunFailure) -> Fi
 
 
 def delete_after_ttl(context: ReconcileContext, draft: StatusDraft, gone: bool) -> Findings:
-    """Delete the run itself ttlSecondsAfterFinished after its end, once its objects are gone."""
-    ttl, ended = context.run.spec.ttl_seconds_after_finished, draft.status.completion_time
+    """Delete the run itself ttlSecondsAfterFinished after its end was seen, once its objects are
+    gone: nobody could read before how it had ended.
+    """
+    ttl, ended = context.run.spec.ttl_seconds_after_finished, draft.status.end_seen_time
     if ttl is None or ended is None or context.unknown(KIND):
         return Findings()
     left = ttl - seconds_since(ended, context.now)

@@ -136,11 +136,11 @@ def _record_suspension_by_queue(
 ) -> None:
     """A queue suspends the attempt: one preemption, however many pods it costs.
 
-    Also where no pod can be seen: once they can again, the queue may have let the attempt continue,
-    and nothing would show why its head is gone.
+    Also where no pod can be seen, or none is left any more, as after an operator was away: once the
+    queue has let the attempt continue, nothing shows why its former head is gone.
     """
     left, head = context.pods(attempt), losses.head
-    if head is not None and (left or context.unknown("Pod")):
+    if head is not None and (left or head not in losses or context.unknown("Pod")):
         message = "The queue took the capacity back"
         losses.count_disruption(f"queue:{head}", LossReason.PREEMPTED, context.now, message)
     for pod in left:

@@ -4,7 +4,7 @@ Each write of the meter says what the pods hold from then on. The next one count
 changes, when goodput has come further, and at the end. In between nothing is written.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -13,10 +13,10 @@ from ...api.status import AcceleratorSeconds, Cost
 from ...api.v1alpha1 import TrainingRun
 from ...rendering import platforms
 from ..bookkeeping import Bookkeeping, Held, Meter
-from ..context import ReconcileContext
+from ..context import ReconcileContext, job_ended_at
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import NodeState, RunEvent
-from ..texts import from_unix, seconds_since, written
+from ..texts import from_unix, parsed, seconds_since, written
 from . import workers
 from .goodput import tenths, total
 
@@ -49,7 +49,7 @@ def record(context: ReconcileContext, draft: StatusDraft) -> Findings:
         return Findings()
     if not changed and draft.status.goodput == context.run.status.goodput:
         return Findings(requeue_within_s=wait_s)
-    until = context.now if changed else _last_step(context, draft)
+    until = _held_until(context, draft) if changed else _last_step(context, draft)
     counted = counted_until(meter, until).model_copy(update={"held": held})
     return _in_status(context, draft, counted)._replace(requeue_within_s=wait_s)
 
@@ -119,6 +119,23 @@ def devices_per_worker(run: TrainingRun) -> int:
     """What a worker counts for: its accelerators, or itself."""
     accelerator = run.spec.workers.accelerator
     return accelerator.count if accelerator else 1
+
+
+def _held_until(context: ReconcileContext, draft: StatusDraft) -> datetime:
+    """Until when the pods that were held can have been there.
+
+    An operator that was away finds them gone: KubeRay had freed them, or Kueue had taken them back.
+    """
+    if any(True for _ in context.held):
+        return context.now
+    times, job = [context.now], context.job(draft.status.attempt)
+    if ended := job_ended_at(job):
+        ttl_s = ((job or {}).get("spec") or {}).get("ttlSecondsAfterFinished") or 0
+        times.append(min(ended, context.now) + timedelta(seconds=ttl_s))
+    queued_since = draft.bookkeeping.queued_since
+    if queued_since and context.written.queued_since is None:  # else they were seen after that
+        times.append(parsed(queued_since))
+    return min(times)
 
 
 def _last_step(context: ReconcileContext, draft: StatusDraft) -> datetime:
