@@ -560,3 +560,91 @@ def test_attempts_without_storage_wait_for_somebody_to_put_it_right(training: Ob
         status = seen.run.status.model_copy(update={"seen": attempts_without_progress})
         run = seen.run.model_copy(update={"status": status})
         assert reconcile(replace(seen, run=run), 60).status.next_attempt_time == at(60 + wait)
+
+
+# An attempt that somebody ends, and what was lost before.
+
+LEAVING = (pods()[0], a_pod("worker-1", terminating_at=63), pods()[2])
+REPLACED = (pods()[0], a_pod("worker-9", created_at=66), pods()[2])
+
+
+def with_a_preemption() -> Observed:
+    """A worker is taken at 64 s, while the run trains."""
+    polled = then(replace(a_training_run(), progress=a_progress()), 62)
+    return then(replace(polled, pods=LEAVING), 64)
+
+
+def recovered(step_time: float = 75) -> Any:
+    """The driver that trains again after it, as it has recorded."""
+    records = [
+        {"number": 1, "kind": "Preempted", "time": unix(64), "pod": "worker-1", "step": 12},
+        {"number": 2, "kind": "Restored", "time": unix(70), "step": 12, "message": "resumed"},
+    ]
+    return a_progress(records=records, step=15, step_time=unix(step_time))
+
+
+def with_a_lost_standby_pod() -> Observed:
+    """No rank was there."""
+    begun = a_training_run(workers={"count": 2, "standby": 1})
+    third, leaves = (
+        a_pod("worker-3", node="spot-3", **more) for more in ({}, {"terminating_at": 63})
+    )
+    waits = replace(begun, progress=a_progress(spare_pods=["worker-3"]))
+    polled = then(replace(waits, pods=(*pods(), third)), 62)
+    return then(replace(polled, pods=(*pods(), leaves)), 64)
+
+
+def ends(seen: Observed, seconds: float, **how: Any) -> tuple[int, int, list[str]]:
+    """Losses and hangs beside those in the attempt, and the history, once it has ended so."""
+    plan = reconcile(replace(seen, **how), seconds)
+    assert plan.status.attempts[-1].outcome == "Lost"
+    found = plan.status.disruptions
+    return (
+        plan.status.seen.get("otherLosses", 0),
+        found.hangs,
+        [one.reason for one in found.history],
+    )
+
+
+DELETED = {"ray_jobs": (a_ray_job(terminating=True),)}
+
+
+def test_an_attempt_that_someone_ends_after_a_lost_standby_pod_is_one_loss() -> None:
+    assert ends(with_a_lost_standby_pod(), 80, **DELETED) == (1, 0, ["InfrastructureError"])
+
+
+def test_an_attempt_that_someone_ends_once_it_has_recovered_from_a_loss_is_another_one() -> None:
+    before = with_a_preemption()
+    back = then(replace(before, pods=REPLACED, progress=recovered()), 76)
+    assert ends(back, 80, **DELETED) == (1, 0, ["Preempted", "InfrastructureError"])
+    # Which stopped nothing: the pod had waited to join. It outstays its grace period.
+    unheard = replace(before, progress=a_progress(step_time=unix(124)))
+    assert ends(unheard, 125, **DELETED) == (1, 0, ["Preempted", "InfrastructureError"])
+
+
+def test_a_hang_that_ends_an_attempt_is_counted_after_a_loss_from_which_it_had_recovered() -> None:
+    back = then(replace(with_a_preemption(), pods=REPLACED, progress=recovered()), 76)
+    hung = {"kind": "Infrastructure", "message": "rank 1 hangs", "loss": "Hang"}
+    told = recovered().model_copy(update=failed_with(hung))
+    assert ends(back, 900, progress=told) == (0, 1, ["Preempted", "Hang"])
+
+
+def failed_with(failure: dict[str, Any]) -> dict[str, Any]:
+    document = a_progress(state="Failed", failure=failure)
+    return {"state": document.state, "failure": document.failure}
+
+
+@pytest.mark.parametrize("seconds", [66, 2000])
+def test_an_attempt_that_ends_before_it_has_recovered_from_a_loss_is_not_counted_besides(
+    seconds: float,
+) -> None:
+    assert ends(with_a_preemption(), seconds, **DELETED) == (0, 0, ["Preempted"])
+
+
+def test_a_loss_that_uses_up_its_budget_is_counted_once_though_the_run_trained_since() -> None:
+    """An operator that was away reads of both together."""
+    begun = a_training_run(failures={"maxPreemptions": 0})
+    polled = then(replace(begun, progress=a_progress()), 62)
+    late = replace(polled, pods=REPLACED, progress=recovered(290))
+    assert condition(reconcile(late, 300), "Failed").reason == "PreemptionsExhausted"
+    assert ends(late, 300) == (0, 0, ["Preempted"])

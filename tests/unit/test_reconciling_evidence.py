@@ -448,3 +448,98 @@ def test_an_error_of_ray_s_controller_is_counted_by_its_record(training: Observe
     (loss,) = plan.status.disruptions.history
     assert (loss.reason, loss.signs) == (LossReason.INFRASTRUCTURE_ERROR, message)
     assert [event.reason for event in plan.events] == ["InfrastructureError"]
+
+
+# A loss that passes before it has ended the pods that it explains.
+
+
+def goes_on(seen: Observed, *times: float, **document: Any) -> Observed:
+    """The training goes on, at these times."""
+    for time in times:
+        told = a_progress(**{"step": round(time), "step_time": unix(time), **document})
+        seen = then(replace(seen, progress=told), time)
+    return seen
+
+
+def a_node_back_before_its_pod_was_deleted(**back: Any) -> Observed:
+    """Two signs show its loss, the operator dies between the status and the deletion of worker-1,
+    and the next one finds the node as it was.
+    """
+    silent = nodes(a_node("spot-1", lease_age_s=30.0))
+    flaps = replace(a_polled_run(), nodes=silent, progress=a_progress(lost_nodes=["spot-1"]))
+    assert counts(flaps) == {"nodeLosses": 1}
+    return replace(then(flaps), **{"nodes": nodes(), **back})
+
+
+def suspended_and_resumed(**resumed: Any) -> Observed:
+    """By a queue, before KubeRay has acted."""
+    suspended = then(replace(a_polled_run(), ray_jobs=(a_ray_job(queued=True),)), 60)
+    jobs = (a_ray_job(status="RUNNING", deployment="Running"),)
+    return replace(suspended, **{"ray_jobs": jobs, **resumed})
+
+
+PREEMPTED = (HEAD, a_pod("worker-1", terminating_at=2000), TWO)
+CRASHED = (a_head(exit_code=1, ended_at=2000), ONE, TWO)
+FULL = (HEAD, a_pod("worker-1", exit_code=137, ended_because="OOMKilled", ended_at=2000), TWO)
+
+
+@pytest.mark.parametrize("pods", [PREEMPTED, FULL], ids=["preempted", "out of memory"])
+def test_a_pod_whose_node_came_back_in_time_is_a_loss_of_its_own_later(pods: Any) -> None:
+    seen = goes_on(a_node_back_before_its_pod_was_deleted(), 70, 100, 200)
+    alone = counts(replace(goes_on(a_polled_run(), 70, 100, 200), pods=pods), 2001)
+    assert counts(replace(seen, pods=pods), 2001) == {"nodeLosses": 1, **alone}
+    assert sum(alone.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "loss"),
+    [
+        pytest.param(PREEMPTED, {"preemptions": 2}, id="preempted"),
+        pytest.param(CRASHED, {"preemptions": 1, "headLosses": 1}, id="head"),
+        pytest.param(FULL, {"preemptions": 1, "outOfMemory": 1}, id="out of memory"),
+    ],
+)
+def test_what_is_lost_after_a_queue_changed_its_mind_is_counted(
+    pods: Any, loss: dict[str, int]
+) -> None:
+    seen = goes_on(suspended_and_resumed(), 66, 200)
+    assert counts(replace(seen, pods=pods), 2001) == loss
+
+
+def test_what_the_driver_tells_of_a_node_that_is_back_already_is_the_loss_of_the_node() -> None:
+    """It has done steps before it missed the rank there."""
+    seen = goes_on(a_node_back_before_its_pod_was_deleted(), 70, 100)
+    told = records({"kind": "WorkerLost", "pod": "worker-1", "time": unix(101)}, step=20)
+    assert counts(replace(seen, progress=told), 110) == {"nodeLosses": 1}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"nodes": nodes(a_node("spot-1", ready=False))}, id="the node is not ready"),
+        pytest.param({"nodes": nodes(), "stale": {"Node": "forbidden"}}, id="it cannot be seen"),
+        pytest.param({"pods": (HEAD, a_pod("worker-1", ready=False), TWO)}, id="Ray has ended"),
+        pytest.param({"pods": (HEAD, a_pod("worker-1", reason="NodeLost"), TWO)}, id="a pod says"),
+    ],
+)
+def test_a_pod_that_may_still_go_with_its_node_is_not_counted_twice(state: dict[str, Any]) -> None:
+    """As training goes on without it, and its deletion is refused."""
+    seen = goes_on(a_node_back_before_its_pod_was_deleted(**state), 70, 200)
+    gone = replace(seen, nodes=nodes(), stale={}, pods=PREEMPTED)
+    assert counts(gone, 2001) == {"nodeLosses": 1}
+
+
+def test_a_pod_from_which_ray_gets_no_heartbeat_still_goes_with_its_node() -> None:
+    lost = {"lost_nodes": ["spot-1"]}
+    seen = goes_on(a_node_back_before_its_pod_was_deleted(), 70, 200, **lost)
+    assert counts(replace(seen, pods=PREEMPTED), 2001) == {"nodeLosses": 1}
+
+
+def test_pods_that_kuberay_is_about_to_end_still_go_with_the_suspension() -> None:
+    """It ends what it has begun to suspend, whatever the queue says meanwhile."""
+    ending = (a_ray_job(status="RUNNING", deployment="Suspending"),)
+    seen = goes_on(suspended_and_resumed(ray_jobs=ending), 66, 200)
+    left = tuple(a_pod(name, terminating_at=201) for name in ("worker-1", "worker-2"))
+    assert counts(replace(seen, pods=(a_head(terminating_at=201), *left)), 202) == {
+        "preemptions": 1
+    }

@@ -13,6 +13,7 @@ from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed
 
 WORKERS = [f"worker-{number}" for number in range(1, 5)]
+FAILED = {"kind": "Application", "message": "RuntimeError: connection closed by peer"}
 
 
 def healthy(name: str, **pod: Any) -> dict[str, Any]:
@@ -80,13 +81,45 @@ def test_all_at_once_use_one_restart_and_no_more() -> None:
 
 def test_the_exception_that_a_peer_without_memory_leaves_behind_is_the_same_failure() -> None:
     seen = in_this_order(WITNESSES[:1], dict.fromkeys(WORKERS, 45.0), True)
-    failure = {"kind": "Application", "message": "RuntimeError: connection closed by peer"}
     failed = reconcile(
-        replace(seen, progress=a_progress(state="Failed", failure=failure)), 55
+        replace(seen, progress=a_progress(state="Failed", failure=FAILED)), 55
     ).status
     counts = failed.disruptions
     assert (counts.out_of_memory, counts.application_errors, failed.restarts) == (1, 0, 1)
     assert failed.attempts[-1].reason is LossReason.OUT_OF_MEMORY
+
+
+def told_of_an_error(at: float) -> dict[str, Any]:
+    """A final document that was written anew later, as its page of the run was uploaded."""
+    record = {"number": 1, "kind": "ApplicationError", "time": unix(at), "message": "closed"}
+    return {"time": unix(at + 120), "records": [record]}
+
+
+@pytest.mark.parametrize("seconds", [155, 200, 300, 700])
+@pytest.mark.parametrize(
+    ("document", "failures"),
+    [
+        pytest.param({"time": unix(150)}, (1, 0, 1), id="5 s later"),
+        pytest.param(told_of_an_error(150), (1, 0, 1), id="5 s later, by its record"),
+        pytest.param(told_of_an_error(60), (1, 1, 2), id="long before, by its record"),
+    ],
+)
+def test_whether_an_exception_is_of_full_memory_is_told_by_its_time_however_late_both_are_read(
+    document: dict[str, Any], failures: tuple[int, int, int], seconds: float
+) -> None:
+    """The operator was away from before the failure until then."""
+    pods = (a_head(), killed("worker-1", 145), *(healthy(name) for name in WORKERS[1:]))
+    failed = a_progress(state="Failed", failure=FAILED, **document)
+    status = reconcile(replace(a_run_of_four(), pods=pods, progress=failed), seconds).status
+    counts = status.disruptions
+    assert (counts.out_of_memory, counts.application_errors, status.restarts) == failures
+
+
+def test_the_clock_of_a_head_that_is_ahead_makes_no_second_failure() -> None:
+    pods = (a_head(), killed("worker-1", 45), *(healthy(name) for name in WORKERS[1:]))
+    failed = a_progress(state="Failed", failure=FAILED, time=unix(5000))
+    status = reconcile(replace(a_run_of_four(), pods=pods, progress=failed), 55).status
+    assert (status.disruptions.application_errors, status.restarts) == (0, 1)
 
 
 def test_a_replacement_that_runs_out_of_memory_again_is_the_next_failure() -> None:

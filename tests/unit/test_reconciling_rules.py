@@ -331,6 +331,45 @@ def test_a_loss_is_forgiven_once_whatever_is_learned_about_it_later(
     assert (lost.worker_failures, lost.out_of_memory) == (1, 0), "it counts as what it did"
 
 
+SWEEP = {
+    "metric": "loss",
+    "mode": "min",
+    "samples": 10,
+    "space": [{"name": "lr", "values": [0.1, 0.2]}],
+}
+
+
+@pytest.mark.parametrize("errors", [3, 4])
+@pytest.mark.parametrize(
+    "failures",
+    [
+        pytest.param({}, id="charged"),
+        pytest.param({"refillAfterSteps": 50}, id="forgiven by a refill"),
+        pytest.param({"rules": [rule("Ignore", classes=["OutOfMemory"])]}, id="paid by a rule"),
+    ],
+)
+def test_memory_of_trials_neither_ends_a_sweep_nor_delays_the_end_by_its_own_errors(
+    failures: dict[str, Any], errors: int
+) -> None:
+    """Each trial may run out of memory so often, and the sweep as a whole may fail so often."""
+    swept = a_polled_run(sweep=SWEEP, failures={"maxRestarts": 3, **failures})
+    full = [
+        {"number": n, "kind": "OutOfMemory", "time": unix(100 * n), "message": "full"}
+        for n in range(1, 6)
+    ]
+    told = {"records": full, "step_time": unix(590)}
+    seen = then(replace(swept, progress=a_progress(**told)), 600)
+    seen = then(replace(seen, progress=saved(90, **told)), 700)
+    assert seen.run.status.disruptions.out_of_memory == 5
+    assert seen.run.status.attempts[-1].outcome == "Running"
+    found = seen.run.status.disruptions.model_copy(update={"application_errors": errors - 1})
+    status = seen.run.status.model_copy(update={"disruptions": found})
+    error = failed().model_copy(update={"time": unix(800)})
+    seen = replace(seen, run=seen.run.model_copy(update={"status": status}), progress=error)
+    ended = condition(reconcile(seen, 800), "Failed")
+    assert (ended.status == "True") is (errors == 4)
+
+
 # Nodes that are left although they are well.
 
 LEAVE = rule("RestartOnOtherNode", classes=["WorkerLost"])

@@ -13,6 +13,7 @@ from ...api.status import RuleUse
 from ..bookkeeping import Charged
 from ..context import ReconcileContext
 from ..findings import Findings, StatusDraft
+from ..losses import out_of_memory
 from ..model import RunEvent
 from ..status import goodput
 
@@ -70,6 +71,8 @@ def refill(context: ReconcileContext, draft: StatusDraft) -> Findings:
     if not why:
         return Findings()
     full = {name: bookkeeping.forgiven.get(name, 0) + used(draft, name) for name in why}
+    if "application" in why and (memory := draft.status.disruptions.out_of_memory):
+        full[out_of_memory.FORGIVEN] = memory
     counted = {
         key: known.model_copy(update={"forgiven": True}) if known.charges in full else known
         for key, known in bookkeeping.counted.items()

@@ -27,7 +27,7 @@ from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..losses import avoided_nodes, capacity, out_of_memory
 from ..losses.counting import ended_by_itself
-from ..losses.history import History
+from ..losses.history import History, may_end
 from ..losses.rule_counts import rule_counts
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
@@ -46,6 +46,10 @@ INFRASTRUCTURE_REASONS = frozenset(
 MOST_CRASHES = 3
 """Pods in the same place that end by themselves without a new step in between, after which the
 attempt is given up."""
+
+LONGEST_LAST_SAVE_S = 540.0
+"""How long a driver that answers may save after KubeRay gave up on its RayJob. KubeRay frees the
+pods 600 s after that, as `ttlSecondsAfterFinished` is rendered: the end is written before."""
 
 _OF_CODE = (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY)
 
@@ -140,7 +144,10 @@ def _by_ray_job(
     # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
     if reason in INFRASTRUCTURE_REASONS and context.driver_answers(attempt.number):
         given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
-        if seconds_since(given_up_at, context.now) < context.settings.suspend_deadline_s:
+        progress = context.live_progress(attempt.number)
+        saves = progress is not None and progress.storage_error is None
+        within_s = LONGEST_LAST_SAVE_S if saves else context.settings.suspend_deadline_s
+        if seconds_since(given_up_at, context.now) < within_s:
             return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
     if not _final_progress_is_in(context, attempt, end_seen):
         return Findings(bookkeeping=changes)
@@ -291,8 +298,9 @@ def _out_of_budget(draft: StatusDraft, run_failure: RunFailure) -> AttemptEnd:
 
 def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Findings:
     """Write how the running attempt ended, count it, and forget what concerns it alone."""
-    reason = out_of_memory.reason_of_end(end.reason, draft.bookkeeping, context.now)
     *earlier, attempt = draft.status.attempts
+    progress = context.progress(attempt.number)
+    reason = out_of_memory.reason_of_end(end.reason, draft.bookkeeping, progress, context.now)
     rules = context.run.spec.failures.contract_rules
     failed = reason is not None and end.outcome in ("Failed", "Lost")
     rule = first_match(rules, reason.value, end.facts) if reason is not None and failed else None
@@ -309,15 +317,14 @@ def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Fi
     )
     disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
     history, uncounted = History(context, draft), False
+    lost_before = may_end(context, draft, attempt.number)
     if reason is LossReason.APPLICATION_ERROR:
         errors, uncounted = disruptions.application_errors + 1, True
         disruptions = disruptions.model_copy(update={"application_errors": errors})
-    elif reason is LossReason.HANG and not draft.bookkeeping.counted:
+    elif reason is LossReason.HANG and not lost_before:
         hangs, uncounted = disruptions.hangs + 1, True
         disruptions = disruptions.model_copy(update={"hangs": hangs})
-    elif reason is LossReason.STORAGE_ERROR or (
-        end.outcome == "Lost" and not draft.bookkeeping.counted
-    ):
+    elif reason is LossReason.STORAGE_ERROR or (end.outcome == "Lost" and not lost_before):
         changes["other_losses"], uncounted = draft.bookkeeping.other_losses + 1, True
     if uncounted and reason is not None:
         history.add(reason, written(context.now), end.message)

@@ -12,6 +12,7 @@ from ...api.status import Attempt, Budget, LossReason
 from ...api.v1alpha1 import RunSpec
 from ..bookkeeping import Bookkeeping
 from ..findings import RunFailure, StatusDraft
+from ..losses import out_of_memory
 from . import budgets as counts
 
 _VARIES = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\btmp\w+|\d+")
@@ -44,7 +45,9 @@ def exhausted(draft: StatusDraft, spec: RunSpec, charged: frozenset[str]) -> Run
         return by_rule
     own = counts.used(draft, "application")
     most = _most(failures.max_restarts, trials)
-    errors = own - draft.status.disruptions.out_of_memory  # of the sweep as a whole
+    # Of the sweep as a whole; of its trials' memory `own` lacks what is forgiven already.
+    forgiven = draft.bookkeeping.forgiven.get(out_of_memory.FORGIVEN, 0)
+    errors = own - max(draft.status.disruptions.out_of_memory - forgiven, 0)
     if "application" in charged and (own > most or errors > failures.max_restarts):
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,

@@ -15,13 +15,15 @@ from ...api.reasons import EventReason
 from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption
-from ..context import ReconcileContext, is_of_a_pod
+from ..context import ReconcileContext, is_of_a_pod, trains
 from ..findings import Findings, StatusDraft
 from ..model import Object, RunEvent
-from ..texts import parsed, written
+from ..pod_index import summary_of
+from ..texts import from_unix, parsed, seconds_since, written
 from . import avoided_nodes, capacity, out_of_memory
 from .history import History
 from .rule_counts import met, paid, rule_counts
+from .signs import control_sign
 
 SAME_LOSS_S = 60.0
 """A record that names no pod and a pod that ended belong together within so many seconds."""
@@ -324,6 +326,7 @@ class Losses:
         """
         if not self._counted:
             return
+        self._forget_explained()
         oldest = written(self._now - timedelta(seconds=MEMORY_S + silent_s))
         gone = [
             key
@@ -336,6 +339,41 @@ class Losses:
             # Those of one time in their order: the first was recorded first.
             gone += sorted(rest, key=lambda key: self._counted[key].time)[:-MOST_COUNTED]
         self._dropped.update(gone)
+
+    def _forget_explained(self) -> None:
+        """Forget the pods that live on though another loss explains their end: a node was back
+        before its pods were deleted, or a queue let the RayJob go on before KubeRay acted. What
+        happens to such a pod later is a loss of its own.
+
+        Once steps are done for a while, what the driver records of the former loss has been read.
+        """
+        context, number = self._context, self._draft.status.attempts[-1].number
+        progress, job = context.live_progress(number), context.job(number)
+        if progress is None or not trains(progress) or job is None:
+            return
+        # KubeRay ends what it has begun to suspend, also where the queue lets it go on meanwhile.
+        if (job.get("status") or {}).get("jobDeploymentStatus") in ("Suspending", "Suspended"):
+            return
+        trained = min(from_unix(progress.step_time or 0.0), self._now)
+        pods = context.index(number).by_uid
+        for key, known in list(self._counted.items()):
+            pod = pods.get(key)
+            if not known.collateral or known.spare or pod is None:
+                continue
+            if seconds_since(known.time, trained) >= SAME_LOSS_S and self._lives_on(pod, number):
+                del self._counted[key]
+                self._changed = True
+
+    def _lives_on(self, pod: Object, attempt: int) -> bool:
+        """Whether neither the pod nor its node shows any sign of a loss."""
+        node = self._context.node(pod_status.node_name(pod))
+        return (
+            node is not None
+            and control_sign(self._context, node) is None
+            and not self._context.is_lost_by_ray(attempt, node)
+            and summary_of(pod).well
+            and (pod_status.condition(pod, "Ready") or {}).get("status") != "False"
+        )
 
     @property
     def head(self) -> str | None:
@@ -350,6 +388,7 @@ class Losses:
         rules.subtract(self._met_before)
         free = paid(self._counted.values())
         free.subtract(self._paid_before)
+        free[out_of_memory.FORGIVEN] = free["application"]  # rules pay for no other one here
         crashed_heads, crashed_workers = 0, 0
         places = list(self._bookkeeping.lost_places)
         for key in sorted(self._dropped):

@@ -420,6 +420,22 @@ def _went_on_with(
     return restored.message
 
 
+def may_end(context: ReconcileContext, draft: StatusDraft, attempt: int) -> bool:
+    """Whether an attempt may end of a loss that is counted: of one that was seen only now, or after
+    which it is not known to have trained.
+    """
+    since, progress = draft.bookkeeping.interruption, context.progress(attempt)
+    trained = from_unix((progress.step_time if progress else None) or 0.0)
+    known = context.written.losses
+    new = [loss for loss in draft.status.disruptions.history if loss.number > known]
+    stopped = (
+        loss
+        for loss in (_open(draft, since) if since is not None else ())
+        if seconds_since(loss.time, trained) < GOES_ON_S
+    )
+    return any(loss.attempt == attempt for loss in (*new, *stopped))
+
+
 def close(draft: StatusDraft, action: str) -> Findings:
     """The run ends, and what the last losses have cost stays unknown."""
     since = draft.bookkeeping.interruption

@@ -10,12 +10,17 @@ together. What counts is a function of all that is known, never of the order in 
 from collections.abc import Iterable
 from datetime import datetime
 
+from trainingrun_protocol.progress import Progress, RecordKind
+
 from ...api.status import LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping, CountedDisruption
 from ..findings import AttemptEnd, StatusDraft
 from ..model import Object
-from ..texts import parsed
+from ..texts import from_unix, parsed
+
+FORGIVEN = "memory"
+"""In `Bookkeeping.forgiven`, how many of the application's failures there ran out of memory."""
 
 TOGETHER_S = 60.0
 """Pods that run out of memory within so many seconds, and an exception so soon after one, are one
@@ -58,17 +63,34 @@ def failures(counted: Iterable[CountedDisruption]) -> int:
 
 
 def reason_of_end(
-    reason: LossReason | None, bookkeeping: Bookkeeping, now: datetime
+    reason: LossReason | None, bookkeeping: Bookkeeping, progress: Progress | None, now: datetime
 ) -> LossReason | None:
     """The reason of an attempt's end: an exception just after a pod ran out of memory is what a
     peer without memory left behind, one failure that is counted already.
+
+    Args:
+        reason: As the driver or the RayJob has it.
+        bookkeeping: With the pods that ran out of memory.
+        progress: The driver's last document; None: none was read.
+        now: The operator may have been away, and see both long after they happened.
     """
-    recent = any(
-        abs((now - parsed(_time(known))).total_seconds()) <= TOGETHER_S
+    failed = _failed_at(progress, now)
+    together = any(
+        abs((failed - parsed(_time(known))).total_seconds()) <= TOGETHER_S
         for known in bookkeeping.counted.values()
         if _is_one(known)
     )
-    return LossReason.OUT_OF_MEMORY if reason is LossReason.APPLICATION_ERROR and recent else reason
+    same = reason is LossReason.APPLICATION_ERROR and together
+    return LossReason.OUT_OF_MEMORY if same else reason
+
+
+def _failed_at(progress: Progress | None, now: datetime) -> datetime:
+    """When the driver failed, by its record or else by its document; never later than now."""
+    if progress is None:
+        return now
+    errors = [one.time for one in progress.records if one.kind is RecordKind.APPLICATION_ERROR]
+    told = errors[-1] if errors else progress.time
+    return min(from_unix(told), now) if told else now
 
 
 def end(draft: StatusDraft) -> AttemptEnd | None:
