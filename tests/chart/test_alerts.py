@@ -74,6 +74,13 @@ CASES = {
         OF_RUN | {"reason": "Unschedulable"},
         f"{DIGITS} waits (Unschedulable).",
     ),
+    "waits for a pod that hangs as it first starts": Case(
+        "TrainingRunWaits",
+        "31m",
+        run_series(phase="Starting") | condition("Waiting", "PodNotSetUp"),
+        OF_RUN | {"reason": "PodNotSetUp"},
+        f"{DIGITS} waits (PodNotSetUp).",
+    ),
     "waits not for long": Case("TrainingRunWaits", "20m", condition("Waiting", "Unschedulable")),
     "waits for its turn": Case("TrainingRunWaits", "2h", condition("Waiting", "Queued")),
     "does no step": Case(

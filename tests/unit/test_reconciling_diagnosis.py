@@ -6,8 +6,28 @@ from typing import Any
 
 import pytest
 
-from support.builders import T0, a_head, a_pod, a_progress, a_ray_cluster, a_run, at, pods
-from support.reconciled import a_training_run, condition, in_the_way, reconcile, then, wanting
+from support.builders import (
+    T0,
+    a_head,
+    a_pod,
+    a_progress,
+    a_ray_cluster,
+    a_ray_job,
+    a_run,
+    at,
+    pods,
+)
+from support.reconciled import (
+    a_polled_run,
+    a_training_run,
+    condition,
+    in_the_way,
+    reconcile,
+    then,
+    wanting,
+)
+from support.simulation.cluster_faults import pods_hang_as_they_start
+from support.simulation.story import Story
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.reconciling.model import Apply, Delete
 from trainingrun.rendering import RenderSettings
@@ -213,6 +233,210 @@ def test_what_else_a_pod_waits_for_before_its_image_is_pulled_is_said() -> None:
     found = in_the_way(reconcile(seen, 70))
     assert found.reason == "PodNotSetUp"
     assert "kubectl describe pod digits-1-head -n team-a names" in found.message
+
+
+def works(name: str = "wait-gcs-ready", since: float = 8, **status: Any) -> dict[str, Any]:
+    """The status of an init container that runs since then."""
+    return {"name": name, "state": {"running": {"startedAt": at(since)}}, "ready": False, **status}
+
+
+def done(name: str = "load-data") -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"exitCode": 0}}, "ready": True}
+
+
+def waits(name: str = "wait-gcs-ready", reason: str = "PodInitializing") -> dict[str, Any]:
+    return {"name": name, "state": {"waiting": {"reason": reason}}, "ready": False}
+
+
+def beside(sidecar: dict[str, Any], **pod: Any) -> dict[str, Any]:
+    """A worker in which Ray's container has begun, beside another one."""
+    found = a_pod(set_up=True, **pod)
+    found["status"]["containerStatuses"] = [works("ray-worker"), sidecar]
+    return found
+
+
+def starting(
+    *init_containers: dict[str, Any], name: str = "worker-1", **pod: Any
+) -> dict[str, Any]:
+    """A pod whose main container waits for these; `pod` as in `a_pod`."""
+    role = "head" if name == "digits-1-head" else "worker"
+    found = a_pod(name, role=role, waiting=("PodInitializing", ""), set_up=True, **pod)
+    found["status"]["initContainerStatuses"] = list(init_containers)
+    return found
+
+
+def unseen(*, scheduled: bool = True) -> dict[str, Any]:
+    """A pod that has its node, by a scheduler or its template, and whose kubelet does nothing."""
+    found = a_pod("worker-1", phase="Pending")
+    del found["status"]["containerStatuses"]
+    if not scheduled:
+        found["status"]["conditions"] = []
+    return found
+
+
+READY_HEAD = a_head(ready=True, ready_at=5)
+LOG = "kubectl logs worker-1 -n team-a -c"
+
+
+def before_the_driver(*pods: dict[str, Any], **spec: Any) -> Observed:
+    """A run whose pods are these, and whose driver KubeRay has not submitted yet."""
+    return replace(begun(spec, *pods), ray_jobs=(a_ray_job(deployment="Initializing"),))
+
+
+@pytest.mark.parametrize(
+    ("hung", "words"),
+    [
+        pytest.param(
+            starting(works()),
+            [f"init container wait-gcs-ready, which runs since {at(8)}", "port 6379", LOG],
+            id="KubeRay's",
+        ),
+        pytest.param(
+            starting(works("load-data"), waits()),
+            [f"init container load-data, which runs since {at(8)}", f"see {LOG} load-data"],
+            id="the user's",
+        ),
+        pytest.param(
+            starting(works("proxy"), done(), works()), ["init container wait-gcs-ready"], id="last"
+        ),
+        pytest.param(
+            starting(works("proxy", since=590, lastState={"terminated": {"exitCode": 1}})),
+            ["init container proxy"],
+            id="restarted",
+        ),
+        pytest.param(
+            starting(waits("proxy", "CrashLoopBackOff")), ["waits (CrashLoopBackOff)"], id="crashes"
+        ),
+        pytest.param(
+            a_pod(waiting=("ImageInspectError", "no such layer")),
+            ["waits (ImageInspectError: no such layer); see kubectl describe pod worker-1"],
+            id="another reason",
+        ),
+        pytest.param(
+            unseen(),
+            [f"has node spot-1 since {at(3)}", "check that kubelet: kubectl describe pod worker-1"],
+            id="a kubelet that does nothing",
+        ),
+        pytest.param(
+            unseen(scheduled=False),
+            [f"has node spot-1 since {at(0)}"],
+            id="the same, of no scheduler",
+        ),
+    ],
+)
+def test_a_pod_that_hangs_on_its_node_is_said_with_what_it_waits_in(
+    hung: dict[str, Any], words: list[str]
+) -> None:
+    seen = before_the_driver(READY_HEAD, hung, TWO)
+    assert in_the_way(reconcile(seen, 299)).status == "False"
+    planned = reconcile(seen, 600)
+    found = condition(planned, "Waiting")
+    assert (found.status, found.reason) == ("True", "PodNotSetUp")
+    assert [word for word in words if word not in found.message] == []
+    assert (planned.status.attempts[-1].outcome, planned.actions) == ("Running", ())
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param(starting(waits()), id="before its init containers"),
+        pytest.param(starting(done()), id="after them"),
+        pytest.param(starting(works("proxy", ready=True), waits()), id="beside a sidecar"),
+        pytest.param(starting(works("proxy"), done()), id="beside one that is not ready"),
+        pytest.param(starting(works(since=35_900)), id="until now"),
+        pytest.param(beside(waits("proxy"), phase="Pending"), id="beside Ray"),
+    ],
+)
+def test_a_pod_whose_image_is_pulled_for_hours_does_not_hang(worker: dict[str, Any]) -> None:
+    seen = before_the_driver(READY_HEAD, worker, TWO)
+    assert in_the_way(reconcile(seen, 36_000)).status == "False"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(a_head(waiting=("ContainerCreating", ""), set_up=True), id="pulls its image"),
+        pytest.param(a_head(ready=False), id="is not ready"),
+        pytest.param(a_head(ready=True, ready_at=35_800), id="is ready for a while"),
+    ],
+)
+@pytest.mark.parametrize("worker", [starting(works()), unseen()])
+def test_a_worker_does_not_hang_that_waits_for_a_head(
+    head: dict[str, Any], worker: dict[str, Any]
+) -> None:
+    seen = before_the_driver(head, worker, TWO)
+    assert in_the_way(reconcile(seen, 36_000)).status == "False"
+
+
+def test_while_the_head_has_no_node_that_alone_is_said_and_of_a_queued_run_that_it_is() -> None:
+    seen = before_the_driver(a_head(unschedulable="0/3 nodes"), starting(works()), TWO)
+    assert in_the_way(reconcile(seen, 36_000)).reason == "Unschedulable"
+    queued = replace(seen, ray_jobs=(a_ray_job(queued=True),))
+    assert in_the_way(reconcile(queued, 36_000)).reason == "Queued"
+
+
+def test_a_head_that_hangs_is_said_and_not_the_workers_that_wait_for_it() -> None:
+    head = starting(works("load-data"), name="digits-1-head", node="base-1")
+    found = in_the_way(reconcile(before_the_driver(head, starting(works()), TWO), 400))
+    assert (
+        f"Pod digits-1-head waits for its init container load-data, which runs since {at(8)}"
+        in (found.message)
+    )
+
+
+def test_a_head_in_which_ray_never_is_ready_is_said() -> None:
+    """Its probe is the user's own: KubeRay's would end it."""
+    head, ray = a_head(ready=False, ready_at=0), works("ray-head", since=20)
+    head["status"]["containerStatuses"] = [ray]
+    seen = before_the_driver(head, starting(works()), TWO)
+    assert in_the_way(reconcile(seen, 310)).status == "False"
+    found = in_the_way(reconcile(seen, 330))
+    assert found.reason == "PodNotReady"
+    assert "Pod digits-1-head runs and container ray-head of it is not ready" in found.message
+    ready = a_head(ready=True, ready_at=321)
+    ready["status"]["containerStatuses"] = [{**ray, "ready": True}]
+    assert in_the_way(reconcile(replace(seen, pods=(ready, ONE, TWO)), 330)).status == "False"
+
+
+def test_a_replacement_that_hangs_in_mid_run_is_said_until_it_or_the_run_is_to_go() -> None:
+    before = then(a_polled_run(), 100)
+    hung = starting(works(since=110), name="worker-9", node="spot-3", created_at=105)
+    recovers = replace(
+        before, pods=(READY_HEAD, ONE, hung), progress=a_progress(state="Recovering")
+    )
+    recovering = then(recovers, 120)
+    planned = reconcile(recovering, 3600)
+    assert (planned.status.phase, in_the_way(planned).reason) == ("Recovering", "PodNotSetUp")
+    assert "Pod worker-9" in in_the_way(planned).message
+    assert planned.status.attempts[-1].outcome == "Running"
+    leaves = {**hung, "metadata": {**hung["metadata"], "deletionTimestamp": at(3601)}}
+    deleted = replace(recovering, pods=(READY_HEAD, ONE, leaves))
+    assert in_the_way(reconcile(deleted, 3600)).status == "False"
+    suspended = wanting(recovering, suspend=True)
+    assert in_the_way(reconcile(suspended, 3600)).status == "False"
+    elastic = wanting(recovering, workers={"count": 2, "minimum": 1})
+    fewer = replace(elastic, progress=a_progress(world_size=1))
+    assert "1 of 2 workers train; Pod worker-9" in in_the_way(reconcile(fewer, 3600)).message
+
+
+@pytest.mark.parametrize("choice", [0, 1, 2])
+@pytest.mark.parametrize(("trained_s", "phase"), [(0, "Starting"), (60, "Recovering")])
+def test_once_pods_that_hung_for_hours_start_the_run_succeeds(
+    choice: int, trained_s: float, phase: str
+) -> None:
+    """The story's invariants ask for a sentence where nothing moves."""
+    story = Story(groups=("stuck",))
+    story.wait(trained_s)
+    pods_hang_as_they_start(story, choice)
+    assert story.status["phase"] == phase
+    story.end()
+    assert (story.status["phase"], story.status.get("restarts", 0)) == ("Succeeded", 0)
+
+
+def test_a_sidecar_that_crashes_in_mid_run_keeps_nothing_from_training() -> None:
+    crashes = beside(waits("proxy", "CrashLoopBackOff"))
+    seen = replace(a_polled_run(), pods=(READY_HEAD, crashes, TWO))
+    assert in_the_way(reconcile(seen, 3600)).status == "False"
 
 
 def test_a_scheduler_that_does_not_exist_is_said(training: Observed) -> None:

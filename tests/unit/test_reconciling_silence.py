@@ -158,10 +158,24 @@ def test_a_driver_that_kuberay_lost_is_asked_for_a_checkpoint_first(
     assert (last.outcome, last.reason) == ("Lost", LossReason.INFRASTRUCTURE_ERROR)
     assert "step 40" in last.message
     assert ended.status.restarts == 0
-    assert reconcile(asked, 519).status.attempts[-1].outcome == "Running"
-    assert reconcile(asked, 520).status.attempts[-1].outcome == "Lost", (
-        "it made none in two minutes"
-    )
+
+
+@pytest.mark.parametrize(
+    ("document", "within_s"),
+    [
+        pytest.param({}, 540, id="it answers: until a minute before KubeRay frees its pods"),
+        pytest.param({"storage_error": "The bucket does not answer"}, 120, id="without a bucket"),
+    ],
+)
+def test_a_driver_that_kuberay_lost_may_save_for_as_long_as_its_pods_are_left(
+    training: Observed, document: dict[str, Any], within_s: int
+) -> None:
+    polled = replace(training, progress=a_progress(**document), progress_age_s=1.0)
+    asked = then(replace(polled, ray_jobs=(GAVE_UP,)), 400)
+    in_time = reconcile(asked, 400 + within_s - 1)
+    assert in_time.status.attempts[-1].outcome == "Running"
+    assert in_time.actions == (RequestSuspend(1),)
+    assert reconcile(asked, 400 + within_s).status.attempts[-1].outcome == "Lost"
 
 
 def test_kuberay_and_our_polls_together_end_an_attempt(training: Observed) -> None:

@@ -311,13 +311,17 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.POD_NOT_SET_UP,
-            "A pod waits for its volumes or its network for over a minute.",
-            "`kubectl describe pod` names what is missing.",
+            "A pod waits for its volumes or its network for over a minute, or for an init "
+            "container or its kubelet for over five, not counting pulls of images, and of workers "
+            "the time without a ready head.",
+            "`kubectl describe pod` names what is missing, the log of an init container what it "
+            "waits for: KubeRay's `wait-gcs-ready` has to reach port 6379 of the head.",
         ),
         (
             ConditionReason.POD_NOT_READY,
             "A container of the user's own, or a readiness gate, keeps a pod from being ready for "
-            "over a minute. KubeRay submits the driver once every pod is ready.",
+            "over a minute, or Ray's container for over five. KubeRay submits the driver once "
+            "every pod is ready.",
             "See the probe and the log of the container that the message names.",
         ),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainingrun.reconciling.diagnosis.hung_pods import WAITS_FOR_HEAD
 from trainingrun_protocol.progress import RecordKind
 
 from ..builders import a_pod, a_ray_cluster, a_ray_job
@@ -164,6 +165,18 @@ def pod_hangs(story: Story, choice: int) -> None:
         story.world.lose(_kind(pod, "preempted"), pod)
         pod.hangs = True
         pod.leave(story.world.now)
+
+
+@fault("stuck")
+def pods_hang_as_they_start(story: Story, choice: int) -> None:
+    """No worker reaches the head, an init container of the user's own waits for what does not come,
+    or kubelets do nothing: for hours, in which nobody comes and a pod has to be replaced; or from
+    now on.
+    """
+    story.world.hangs_in = (WAITS_FOR_HEAD, "load-data", "", None)[choice % 4]
+    if choice // 4 % 2 == 0:
+        deletes_a_pod(story, choice // 8)
+        story.wait(7200)
 
 
 @fault("startup")

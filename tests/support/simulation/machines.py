@@ -156,6 +156,10 @@ class Pod:
         status = self.object["status"]
         status["phase"] = "Running"
         _condition(status, {"type": "Ready", "status": "True", "lastTransitionTime": at(now)})
+        for container in status.get("initContainerStatuses", ()):
+            ending = {"exitCode": 0, "reason": "Completed", "finishedAt": at(now)}
+            container.update(state={"terminated": ending}, ready=True)
+        self._create_containers()
         for container in status["containerStatuses"]:
             container.update(state={"running": {"startedAt": at(now)}}, ready=True)
 
@@ -189,10 +193,13 @@ class Pod:
         _condition(
             status, {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(now)}
         )
+        self._create_containers()
+
+    def _create_containers(self) -> None:
+        """Its kubelet says that they are created, where it has said nothing of them."""
         waiting = {"reason": "ContainerCreating", "message": ""}
-        status["containerStatuses"] = [
-            {"name": self.container, "state": {"waiting": waiting}, "ready": False}
-        ]
+        created = {"name": self.container, "state": {"waiting": waiting}, "ready": False}
+        self.object["status"].setdefault("containerStatuses", [created])
 
     def refuse(self, message: str, now: float) -> None:
         """No node takes it."""
@@ -222,6 +229,17 @@ class Pod:
                 "ready": False,
             }
         ]
+
+    def hang(self, now: float, init_container: str) -> None:
+        """This init container of it runs and does not end; empty: its kubelet does nothing."""
+        status = self.object["status"]
+        if not init_container:
+            status.pop("containerStatuses", None)
+        elif "initContainerStatuses" not in status:
+            state = {"running": {"startedAt": at(now)}}
+            works = {"name": init_container, "state": state, "ready": False}
+            status["initContainerStatuses"] = [works]
+            self._create_containers()
 
     def end(self, now: float, code: int, because: str = "Error", message: str = "") -> None:
         """Its main container ends; it is never started again."""

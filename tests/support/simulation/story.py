@@ -201,7 +201,7 @@ class Story:
                 pod.blocked = None
         world.kuberay_away = world.finalizer_stays = world.invalid_jobs = False
         world.pod_quota = world.polls_fail = world.anonymous_records = False
-        world.unable = world.storage_since = None
+        world.unable = world.hangs_in = world.storage_since = None
         if world.driver:
             world.driver.mute = world.driver.hung = False
             world.driver.storage_since = None

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trainingrun.reconciling.diagnosis.hung_pods import WAITS_FOR_HEAD
 from trainingrun.reconciling.pod_status import controller_uid
 
 from ..builders import at, controlled_by
@@ -97,6 +98,8 @@ class World:
     anonymous_records: bool = False
     unable: str | None = None
     """Why new containers cannot start."""
+    hangs_in: str | None = None
+    """The init container in which pods that start hang; empty: their kubelet does nothing."""
     storage_since: float | None = None
 
     def __post_init__(self) -> None:
@@ -310,6 +313,9 @@ class World:
     def _start(self, pod: Pod, head: Pod | None) -> None:
         if self.unable:
             pod.block("ImagePullBackOff", self.unable)
+            return
+        if self.hangs_in is not None and not (pod.is_head and self.hangs_in == WAITS_FOR_HEAD):
+            pod.hang(self.now, self.hangs_in)
             return
         if self.now - pod.assigned < START_S or not (pod.is_head or head):
             return

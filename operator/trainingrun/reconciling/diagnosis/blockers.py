@@ -17,6 +17,7 @@ from ..findings import Blocker, StatusDraft
 from ..losses.signs import is_refused
 from ..model import Object
 from ..texts import short
+from . import hung_pods
 
 MOUNT_PATIENCE_S = 30.0
 """How long a pod's volumes may take before the status reports it; Kubernetes says which one is
@@ -183,7 +184,7 @@ def of_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
         blocker = _of_scheduling(context, pod)
         if blocker:
             return blocker
-    return None
+    return hung_pods.of_pods(context, attempt.number, pods)
 
 
 def of_fewer_workers(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> Blocker:

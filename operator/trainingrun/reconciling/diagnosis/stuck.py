@@ -8,6 +8,8 @@ never submitted a driver.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 from ...api.reasons import ConditionReason
 from ...api.status import Attempt
@@ -16,6 +18,7 @@ from ..context import RAY_API, ReconcileContext, job_status
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import Delete, Object
 from ..texts import seconds_since, written
+from . import hung_pods
 
 KUBERAY_SILENT_S = 60.0
 """How long KubeRay may do nothing about a RayJob or missing pods before the status reports it. It
@@ -228,23 +231,43 @@ def never_submitted(context: ReconcileContext, hung_since: str | None) -> str | 
 
 
 def unready_pods(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
-    """Pods in which Ray is ready and the user's own containers are not, before the driver runs."""
+    """Pods that run and are not ready, before the driver runs."""
     job = context.job(attempt.number)
     if job is None or job_status(job) not in NOT_SUBMITTED or context.progress(attempt.number):
         return None
     for pod in context.index(attempt.number).all:
-        containers, since = pod_status.unready_containers(pod), pod_status.changed_readiness(pod)
-        if containers is None or since is None or not pod_status.running(pod):
+        unready = _unready(pod) if pod_status.running(pod) else None
+        if unready is None or (context.now - unready.since).total_seconds() < unready.patience_s:
             continue
-        if (context.now - since).total_seconds() < SILENT_S:
-            continue
-        what = f"container {containers[0]} of it is" if containers else "a readiness gate of it is"
+        what = f"container {unready.container}" if unready.container else "a readiness gate"
         return Blocker(
             ConditionReason.POD_NOT_READY,
-            f"Pod {pod_status.name(pod)} runs and {what} not ready for over {round(SILENT_S)} s; "
-            "KubeRay submits the driver once every pod is ready: see its probe and log",
+            f"Pod {pod_status.name(pod)} runs and {what} of it is not ready for over "
+            f"{round(unready.patience_s)} s; KubeRay submits the driver once every pod is ready: "
+            "see its probe and log",
         )
     return None
+
+
+class _Unready(NamedTuple):
+    """What keeps a pod that runs from being ready."""
+
+    container: str
+    """Empty: a readiness gate."""
+    since: datetime
+    patience_s: float
+
+
+def _unready(pod: Object) -> _Unready | None:
+    """The user's own containers where Ray is ready, else Ray's: its probe may be the user's own,
+    so that no liveness probe of KubeRay's ends it.
+    """
+    containers, since = pod_status.unready_containers(pod), pod_status.changed_readiness(pod)
+    if containers is not None and since is not None:
+        return _Unready(next(iter(containers), ""), since, SILENT_S)
+    ray = pod_status.ray_container(pod) or {}
+    began_at = hung_pods.started_at(ray) if not ray.get("ready") else None
+    return _Unready(str(ray["name"]), began_at, hung_pods.HUNG_S) if began_at else None
 
 
 def silent_driver(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
