@@ -10,11 +10,13 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .cli.errors import writing_stdout
     from .cli.main import app
 
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, handler)
-    app(prog_name="trainingrun" if sys.argv[0].endswith("__main__.py") else None)
+    with writing_stdout():
+        app(prog_name="trainingrun" if sys.argv[0].endswith("__main__.py") else None)
 
 
 if __name__ == "__main__":

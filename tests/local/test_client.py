@@ -117,15 +117,17 @@ run = client.submit(train, config={"steps": 200, "pause": 0.05}, workers=1, name
 print("TIMEOUT", refused(lambda: run.wait(timeout=0.5)))
 while run.progress().step < 3:
     time.sleep(0.1)
-print("TAKEN", refused(client.get("mine").suspend))
+print("TAKEN", refused(client.get("mine").resume))
 run.resume()  # it trains, and goes on
-run.suspend()
+client.get("mine").suspend()  # as another process does
 print("SUSPENDED", refused(run.wait))
 stopped = run.checkpoints[-1].step
+later = client.submit(train, config={"steps": 1, "pause": 0}, workers=1, name="mine")
+later.wait()
 run.resume()
 while run.progress().step <= stopped:
     time.sleep(0.1)
-print("RESUMED", run.status.attempt, stopped > 0)
+print("RESUMED", run.status.attempt, stopped > 0, later.status.attempt)
 os.kill(run._process._process.pid, signal.SIGKILL)
 print("KILLED", refused(run.wait))
 print("WHY_KILLED", run.why())
@@ -145,7 +147,7 @@ print("WHY", run.why()[0])
     assert said["TIMEOUT"].startswith("mine has not ended within 0.5 s, and goes on: Starting")
     assert said["TAKEN"].startswith("mine was not begun by this process")
     assert said["SUSPENDED"].startswith("mine is suspended: attempt 1 was stopped; `trainingrun")
-    assert said["RESUMED"] == "2 True"
+    assert said["RESUMED"] == "2 True 1", "and not the later run of the same name"
     assert said["KILLED"].startswith("mine is suspended: no process trains it")
     assert "no process trains it" in said["WHY_KILLED"]
     assert " failed: LocalRun: " in said["FAILED"]

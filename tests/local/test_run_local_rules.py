@@ -1,5 +1,6 @@
 """What a local run decides without any process: retries, losses, folders, the machine's limits."""
 
+import errno
 import io
 import os
 import signal
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from support.cli_server import call
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.v1alpha1 import TrainingRun
-from trainingrun.local import LocalError, machine, processes
+from trainingrun.local import LocalError, Options, machine, processes
 from trainingrun.local.attempts import (
     Driver,
     FailedAttempt,
@@ -26,9 +28,10 @@ from trainingrun.local.attempts import (
     outcome,
 )
 from trainingrun.local.display import Display, beyond_memory
-from trainingrun.local.folder import Folder
+from trainingrun.local.folder import Folder, latest
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
-from trainingrun.local.run import _terminable
+from trainingrun.local.ray_nodes import LocalRay
+from trainingrun.local.run import _Loop, _terminable
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.contract import PROGRESS_FILE, SUSPEND_FILE
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE
@@ -376,6 +379,94 @@ def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_n
     hang_up(signal.SIG_IGN)
     with _terminable():
         signal.raise_signal(signal.SIGHUP)
+
+
+def test_a_second_sigterm_is_no_second_ctrl_c() -> None:
+    with _terminable():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        try:  # of `timeout`, or of another who suspends the run
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            pytest.fail("the run is stopped without a checkpoint")
+
+
+def test_a_second_ctrl_c_says_that_no_checkpoint_is_saved_and_what_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Driver:
+        """Ctrl-C comes while it trains, and again while it saves its checkpoint."""
+
+        def __init__(self, *_arguments: object) -> None:
+            pass
+
+        @property
+        def exit_code(self) -> int | None:
+            raise KeyboardInterrupt
+
+        def suspend(self, _wait_s: float) -> bool:
+            raise KeyboardInterrupt
+
+        def progress(self) -> None:
+            return None
+
+        success = kill = progress
+
+    monkeypatch.setattr("trainingrun.local.run.Driver", Driver)
+    folder, output = Folder.prepare(a_run(), tmp_path, False), io.StringIO()
+    ray, display = SimpleNamespace(running=True), Display(Console(file=output, width=1000), "one")
+    base = contract(folder.run, 1, RenderSettings())
+    loop = _Loop(folder, base, ray, display, Options())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt), folder.record:
+        loop.run_attempts()
+    assert output.getvalue().splitlines()[-1] == (
+        f"stopped, without a last checkpoint; --resume continues in {tmp_path}"
+    )
+    (condition,) = latest("digits", tmp_path)["status"]["conditions"]
+    assert condition["message"] == "attempt 1 was stopped, without a last checkpoint"
+
+
+LINEAR = """
+apiVersion: trainingrun.dev/v1alpha1
+kind: TrainingRun
+metadata: {name: tiny}
+spec:
+  training: {function: "trainingrun_runtime.examples.linear:train"}
+  storage: {uri: "s3://nobody/looks/here"}
+"""
+
+
+@pytest.mark.parametrize("refuses", ["tempfile.mkdtemp", f"{LocalRay.__module__}.LocalRay.start"])
+def test_what_this_machine_refuses_when_ray_starts_is_said_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "/tmp/tr-1")
+
+    (tmp_path / "run.yaml").write_text(LINEAR)
+    monkeypatch.setattr(refuses, refuse)
+    runs = str(tmp_path / "runs")
+    code, _, errors = call("run", str(tmp_path / "run.yaml"), "--local", "--folder", runs)
+    sentence = (
+        "Ray cannot be started, since this machine refuses what it needs (Read-only file system: "
+        "/tmp/tr-1); Ray keeps its files below /tmp: have space there and the right to write"
+    )
+    assert (code, errors) == (1, f"{sentence}\n")
+    status = latest("tiny", tmp_path / "runs")["status"]
+    assert (status["phase"], status["conditions"][0]["message"]) == ("Failed", sentence)
+
+
+def test_a_folder_that_no_search_path_can_name_is_refused_by_its_name(tmp_path: Path) -> None:
+    job = tmp_path / "co:lon"
+    job.mkdir()
+    (job / "run.yaml").write_text(LINEAR)
+    code, _, errors = call("run", str(job / "run.yaml"), "--local", "--folder", str(tmp_path / "f"))
+    assert (code, errors) == (
+        1,
+        f"no module can be imported from {job}, since PYTHONPATH is split at each :; rename that "
+        "folder, or use another one\n",
+    )
+    assert not (tmp_path / "f").exists()
 
 
 SCRIPT = {"training": {"script": {"configMap": "my-code", "file": "train.py"}}}

@@ -56,7 +56,8 @@ def test_each_rank_has_a_line_and_warnings_follow(server: Server) -> None:
 
 def test_without_step_times_it_is_said_what_they_need(server: Server) -> None:
     plain = [{"rank": 0, "usedBytes": GIB}]
-    answer(server, {"workers": {"count": 1}}, phase="Running", progress={"ranks": plain})
+    reported = {"ranks": plain, "step": 1, "updateTime": "2026-11-21T12:00:00Z"}
+    answer(server, {"workers": {"count": 1}}, phase="Running", progress=reported)
     assert call("ranks", "digits")[2] == (
         "Step times and waits need a session: see docs/training.md.\n"
     )
@@ -153,6 +154,30 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
     assert (code, errors) == (0, "")
     assert first.split() == ["0", "0.25", "s", "local-1"]
     assert warning == "rank 0 on node local-1 is slow"
+
+
+@pytest.mark.parametrize(
+    ("has_session", "said"), [(False, True), (True, False), (None, False)], ids=str
+)
+def test_of_a_session_before_its_first_step_it_is_not_said_that_there_is_none(
+    server: Server, tmp_path: Path, has_session: bool | None, said: bool
+) -> None:
+    first = Progress(
+        attempt=1,
+        state=RunState.TRAINING,
+        has_session=has_session,
+        ranks=[RankRow(rank=0, used_bytes=GIB)],
+    )
+    needed = "Step times and waits need a session: see docs/training.md."
+    run = a_run(workers={"count": 1})
+    with folder.Folder.prepare(run, tmp_path, False).record as record:
+        record.show(first)
+        place = ("digits", "--local", "--folder", str(tmp_path))
+        assert call("ranks", *place)[2] == (f"{needed}\n" if said else "")
+        assert (needed in call("top", *place)[1]) is said
+    progress = {"ranks": [{"rank": 0, "usedBytes": GIB}]}
+    answer(server, {"workers": {"count": 1}}, phase="Running", progress=progress)
+    assert call("ranks", "digits")[2] == "", "of a cluster it is not known"
 
 
 def test_a_local_run_that_begins_has_no_ranks_of_the_former_one(tmp_path: Path) -> None:

@@ -67,3 +67,28 @@ def test_the_own_version_is_printed_before_a_cluster_has_answered(
             assert process.stdout.readline().startswith("trainingrun  ")
             answers.set()
             process.communicate()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["validate", "manifests/demo.yaml"], ["list", "--local", "-o", "json"], ["--help"]],
+    ids=str,
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_below_the_output_is_one_sentence(
+    arguments: list[str], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainingrun", *arguments],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "the output cannot be written (No space left on device); write it to a disk with space\n",
+    )

@@ -259,6 +259,16 @@ def test_top_shows_each_answer_until_the_run_ends(server: Server, tmp_path: Path
     assert NODE not in output
 
 
+def test_a_terminal_that_draws_nothing_anew_gets_one_frame_of_top(
+    server: Server, tmp_path: Path
+) -> None:
+    ended = {**a_run(), "status": {"phase": "Succeeded", "progress": {"step": 3}}}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run()), (200, ended)]
+    code, output = in_terminal(tmp_path, "top", "digits", kind="dumb")
+    assert code == 0
+    assert output.endswith(f"\n\n{views.ranks(RANKS, 80, places=False)}\n")
+
+
 def test_top_ends_by_ctrl_c(server: Server, tmp_path: Path) -> None:
     server.answers[f"{RUNS}/digits"] = [(200, a_run())]
     code, output = in_terminal(tmp_path, "top", "digits", stop_at="1023")
@@ -282,9 +292,11 @@ def test_top_fits_in_one_table(width: int) -> None:
     assert max(map(len, frame.splitlines())) <= 80
 
 
-def in_terminal(tmp_path: Path, *arguments: str, stop_at: str = "\0") -> tuple[int, str]:
+def in_terminal(
+    tmp_path: Path, *arguments: str, stop_at: str = "\0", kind: str = "xterm"
+) -> tuple[int, str]:
     """Exit code and output of a command in a terminal of 80 columns; Ctrl-C after `stop_at`."""
-    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig"), "TERM": "xterm"}
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig"), "TERM": kind}
     environment.pop("COLUMNS", None)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -113,6 +113,16 @@ def test_the_trials_of_a_sweep_start_one_by_one() -> None:
     assert wait_of(Progress(attempt=1, sweep=SweepTable(metric="loss")), 2, 2, 0, 4) is None
 
 
+def test_a_terminal_that_draws_nothing_anew_is_told_in_lines(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=True, width=120), "digits") as display:
+        display.show(record.run)
+    assert out.getvalue().startswith("digits: Starting · ")
+
+
 HOSTILE = "\x1b]0;title\x07\x1b[31mred [/x]\n[bold]b[/bold] \u202eevil"
 HARMLESS = "red [/x] [bold]b[/bold] evil"
 

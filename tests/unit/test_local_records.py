@@ -233,7 +233,12 @@ def test_each_command_shows_a_local_run_by_its_name(
         assert "phase  Running" in call("get", "one", "--local")[1]
         assert "Running · step 7 · attempt 1" in call("top", "one", "--local")[1]
         code, _, errors = call("delete", "one", "--local", "--yes")
-        assert (code, "a process trains the run" in errors) == (1, True)
+        (own,) = Path("trainingrun-local/one").glob("one-*")
+        assert (code, errors) == (
+            1,
+            f"a process trains the run of {own}; stop it first, by `trainingrun suspend one "
+            f"--folder {own}`\n",
+        )
         record.ended(Phase.SUCCEEDED)
     assert "one: Succeeded · step 7 · attempt 1" in call("watch", "one", "--local")[1]
     (own,) = (tmp_path / "trainingrun-local/one").glob("one-*")
@@ -242,6 +247,26 @@ def test_each_command_shows_a_local_run_by_its_name(
     assert not own.exists()
     assert call("list", "--local")[2].startswith("No TrainingRuns found in ")
     assert call("get", "one", "--local")[0] == 1
+
+
+def test_delete_deletes_the_run_that_it_has_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended() -> None:
+        with Folder.prepare(a_run(name="one"), tmp_path, False).record as record:
+            record.ended(Phase.SUCCEEDED)
+
+    def confirm(question: str) -> bool:
+        assert f"Delete {asked} " in question
+        ended()  # a later run, before the answer
+        return True
+
+    ended()
+    (asked,) = tmp_path.glob("one-*")
+    monkeypatch.setattr("typer.confirm", confirm)
+    assert call("delete", "one", "--folder", str(tmp_path)) == (0, f"{asked} deleted\n", "")
+    (kept,) = tmp_path.glob("one-*")
+    assert kept != asked
 
 
 def test_what_the_drivers_of_a_local_run_have_recorded_is_shown_as_its_events(

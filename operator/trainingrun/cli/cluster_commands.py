@@ -1,6 +1,7 @@
 """To list, show, follow and delete runs; in a cluster to submit, suspend, retry and export them."""
 
 import json
+import shlex
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -8,9 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..api.status import Phase
 from ..client import (
     defaults,
     following,
@@ -21,6 +24,7 @@ from ..client import (
     yaml_text,
 )
 from ..client.sources import ENDED, Cluster, Source, ThisMachine
+from ..local import records
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from ..rendering.defaults import names_storage
@@ -113,7 +117,7 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
     typer.echo(views.ranks(found, terminal_width()))
     for warning in views.warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
-    if (needed := views.ranks_without_steps(found)) is not None:
+    if (needed := views.ranks_without_steps(found, run)) is not None:
         typer.echo(needed, err=True)
     if (rest := views.ranks_left_out(found, run)) is not None:
         typer.echo(rest, err=True)
@@ -123,8 +127,9 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
 def top(source: Source, name: Name) -> None:
     """Show what each rank measures, renewed each second until the run ends; in a pipe once."""
     followed = source.followed(name)
-    if not sys.stdout.isatty():
-        typer.echo(views.top(followed.ask(), datetime.now(), None))
+    # Rich draws nothing anew in a terminal that cannot move its cursor.
+    if not sys.stdout.isatty() or Console().is_dumb_terminal:
+        typer.echo(views.top(followed.ask(), datetime.now(), terminal_width()))
         return
     run = None
     with Live(auto_refresh=False) as live:
@@ -211,10 +216,22 @@ def events(source: Source, name: Name) -> None:
     typer.echo(views.events(found, datetime.now(UTC)))
 
 
-@taking(cluster_of)
-def suspend(cluster: Cluster, name: Name) -> None:
-    """Have a TrainingRun save a checkpoint and free its pods, until `resume`."""
-    cluster.set_suspend(name, True)
+@taking(source_of)
+def suspend(source: Source, name: Name) -> None:
+    """Have a TrainingRun save a checkpoint and free its pods, until `resume`.
+
+    With --local: have the latest run of that name save a checkpoint and end, as Ctrl-C does, and
+    wait for it.
+    """
+    if isinstance(source, ThisMachine):
+        run, own = source.run(name), source.own_folder(name)
+        records.stop(own)
+        run = records.read(own) or run
+        again = f"`trainingrun run FILE --local --folder {shlex.quote(str(own))} --resume`"
+        continues = f"; {again} continues" if views.phase(run) == Phase.SUSPENDED else ""
+        typer.echo(f"{own} has ended: {views.progress_line(run)}{continues}")
+        return
+    source.set_suspend(name, True)
     typer.echo(f"{name} is asked to suspend: it saves a checkpoint, and then frees its pods")
 
 
@@ -240,7 +257,7 @@ def delete(
         own = source.own_folder(name)
         if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
             raise CliError("nothing is deleted")
-        source.delete(name)
+        records.delete(own)  # and not the latest run, which may be another one by now
         typer.echo(f"{own} deleted")
         return
     source.delete(name)

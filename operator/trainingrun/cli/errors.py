@@ -1,6 +1,9 @@
 """How a command fails: one sentence on stderr and an exit code."""
 
 import contextlib
+import errno
+import os
+import sys
 from collections.abc import Iterator
 
 import typer
@@ -38,3 +41,31 @@ def one_sentence(*also: type[Exception]) -> Iterator[None]:
             raise
         print_error(str(error))
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def writing_stdout() -> Iterator[None]:
+    """End the whole command in the same way where its output cannot be written, as on a full disk.
+
+    A pipe whose reader has gone is left to click, which ends the command without a word.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE or not _stdout_fails():
+            raise
+        # What is left goes nowhere: else Python would end with a code and words of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_error(
+            f"the output cannot be written ({error.strerror}); write it to a disk with space"
+        )
+        raise SystemExit(1) from None
+
+
+def _stdout_fails() -> bool:
+    """Whether the error is that of standard output; with PYTHONUNBUFFERED a flush alone is none."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False

@@ -259,7 +259,7 @@ def top(run: Run, asked: datetime, width: int | None) -> str:
     found = ((run.get("status") or {}).get("progress") or {}).get("ranks") or []
     sentences = [
         *warnings(run),
-        *filter(None, [ranks_without_steps(found), found and ranks_left_out(found, run)]),
+        *filter(None, [ranks_without_steps(found, run), found and ranks_left_out(found, run)]),
     ]
     return "\n".join(
         [
@@ -285,9 +285,15 @@ def ranks_left_out(found: Sequence[Rank], run: Run) -> str | None:
     )
 
 
-def ranks_without_steps(found: Sequence[Rank]) -> str | None:
-    """What step times need, in a sentence, where no rank has any."""
-    if not found or any("stepSeconds" in rank for rank in found):
+def ranks_without_steps(found: Sequence[Rank], run: Run) -> str | None:
+    """What step times need, in a sentence, where no rank has any and the run has no session.
+
+    A session has none before its first step, which may take minutes. A local run says whether
+    there is one; in a cluster it is seen by a report that brings no step time.
+    """
+    progress = (run.get("status") or {}).get("progress") or {}
+    has_session = progress.get("hasSession", "updateTime" not in progress)
+    if not found or has_session or any("stepSeconds" in rank for rank in found):
         return None
     return "Step times and waits need a session: see docs/training.md."
 

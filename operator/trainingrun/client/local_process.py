@@ -1,22 +1,18 @@
 """A local run in a process of its own, `trainingrun run - --local`, which outlives this one."""
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..api.errors import RunError
 from ..local import records
-from ..local.folder import LATEST
+from ..local.folder import TELL_ENV
+from ..local.machine import importable
 from . import yaml_text
-
-_POLL_S = 0.1
 
 
 @dataclass
@@ -32,46 +28,19 @@ class LocalProcess:
     own: Path = field(init=False)
     """The run's own folder."""
     _process: "subprocess.Popen[bytes]" = field(init=False)
-    _suspended: bool = False
 
-    def start(self, *options: str) -> None:
+    @property
+    def _name(self) -> str:
+        return str(self.documents[0]["metadata"]["name"])
+
+    def start(self) -> None:
         """Begin the run, and return once nothing of it is refused any more.
 
         Raises:
             RunError: It is refused.
+            KeyboardInterrupt: Nothing goes on.
         """
-        before, name = _latest(self.root), self.documents[0]["metadata"]["name"]
-        # -P: of the modules in the working directory the ranks alone are to know.
-        command = [sys.executable, "-P", "-m", "trainingrun", "run", "-", "--local"]
-        environment = dict(os.environ)
-        if self.beside is not None:
-            paths = [str(self.beside), environment.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as errors:
-            text.write(yaml_text.dump(*self.documents).encode())
-            text.seek(0)
-            self._process = subprocess.Popen(
-                [*command, f"--folder={self.root}", *options],
-                stdin=text,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env=environment,
-                # Whoever interrupts this process does not end the run.
-                start_new_session=True,
-            )
-            while _latest(self.root) == before:
-                if self._process.poll() is not None and _latest(self.root) == before:
-                    errors.seek(0)
-                    said = errors.read().decode(errors="replace").strip()
-                    raise RunError(said or f"{name} ended with code {self._process.returncode}")
-                time.sleep(_POLL_S)
-        self.own = records.folders(self.root, name)[-1]
-
-    def suspend(self) -> None:
-        """Have it save a checkpoint and end."""
-        self._suspended = True
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self.own = self._begun(self.root)
 
     def resume(self) -> None:
         """Begin again where it was stopped; a run that trains goes on.
@@ -79,16 +48,63 @@ class LocalProcess:
         Raises:
             RunError: It is refused.
         """
-        if self._process.poll() is None and not self._suspended:
+        if self._process.poll() is None and records.goes_on(self.own):
             return  # its end may be days away
         self._process.wait()
-        self._suspended = False
-        self.start("--resume")
+        # Its own folder: below `root` a later run of the name would be the one that goes on.
+        self._begun(self.own, "--resume")
 
+    def _begun(self, folder: Path, *options: str) -> Path:
+        """The own folder of the run that is begun in this one."""
+        # -P: of the modules in the working directory the ranks alone are to know.
+        command = [sys.executable, "-P", "-m", "trainingrun", "run", "-", "--local"]
+        environment = dict(os.environ)
+        if self.beside is not None:
+            paths = [importable(self.beside), environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        try:
+            with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as errors:
+                text.write(yaml_text.dump(*self.documents).encode())
+                text.seek(0)
+                own = self._told(
+                    [*command, f"--folder={folder}", *options], environment, text, errors
+                )
+                if own is not None:
+                    return own
+                errors.seek(0)
+                said = errors.read().decode(errors="replace").strip()
+        except OSError as error:
+            raise RunError(
+                f"{self._name} cannot be begun, since this machine refuses what its process needs "
+                f"({error.strerror or error}); free memory and space for temporary files"
+            ) from None
+        raise RunError(said or f"{self._name} ended with code {self._process.returncode}")
 
-def _latest(root: Path) -> bytes | None:
-    """What is written once a run begins; None: none has."""
-    try:
-        return (root / LATEST).read_bytes()
-    except OSError:
-        return None
+    def _told(
+        self, command: list[str], environment: dict[str, str], text: IO[bytes], errors: IO[bytes]
+    ) -> Path | None:
+        """The run's own folder, as its process tells it; None: it has ended before it began."""
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as told:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=text,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env={**environment, TELL_ENV: str(writing)},
+                    pass_fds=[writing],
+                    # Whoever interrupts this process does not end the run.
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writing)
+            try:
+                own = told.read()
+                if not own:
+                    self._process.wait()
+            except KeyboardInterrupt:  # else a run goes on of which nobody has the name
+                self._process.terminate()
+                self._process.wait()
+                raise
+        return Path(os.fsdecode(own)) if own else None

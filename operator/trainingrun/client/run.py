@@ -1,7 +1,6 @@
 """One run: where it stands, what it prints and makes, and what can be done with it."""
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from trainingrun_protocol.progress import RankRow
 
 from ..api.errors import RunError
 from ..api.status import Phase, RunProgress, RunStatus
+from ..local import records
 from ..local.machine import in_local_words
 from ..local.run_line import phase, progress_line, reasons
 from . import following, logs, places, run_page
 from .errors import RunTimeoutError
 from .local_process import LocalProcess
-from .log_lines import Printed, Selection
+from .log_lines import Printed, Selection, pattern
 from .notebook import Page, summary
 from .places import LOG
 from .retried_run import merged
@@ -177,10 +177,9 @@ class Run:
             trial: Number of the trial, of a sweep.
             since: Not older than so many seconds.
             grep: Regular expression that a line contains.
-            tail: Lines from the end of each rank and of the driver.
+            tail: Lines from the end of each rank and of the driver; 0: none of those so far.
         """
-        pattern = re.compile(grep) if grep is not None else None
-        wanted = Selection(rank, driver, trial, attempt, since, pattern, tail)
+        wanted = Selection(rank, driver, trial, attempt, since, pattern(grep), tail)
         found = logs.of_run(self._source, self.name, wanted, follow, self._endpoint, LOG.warning)
         for batch in found:
             yield from batch.lines
@@ -251,23 +250,24 @@ class Run:
         return list(dict.fromkeys(found))
 
     def suspend(self) -> None:
-        """Have the run save a checkpoint and free its pods, or end its process on this machine."""
+        """Have the run save a checkpoint and free its pods; on this machine wait for its end."""
         if isinstance(self._source, ThisMachine):
-            self._own_process("stopped there by Ctrl-C").suspend()
+            records.stop(self._source.own_folder(self.name))
         else:
             self._source.set_suspend(self.name, True)
 
     def resume(self) -> None:
         """Have the run continue from its last checkpoint."""
         if isinstance(self._source, ThisMachine):
-            self._own_process("continued by `trainingrun run FILE --local --resume`").resume()
+            self._own_process().resume()
         else:
             self._source.set_suspend(self.name, False)
 
-    def _own_process(self, instead: str) -> LocalProcess:
+    def _own_process(self) -> LocalProcess:
         if self._process is None:
             raise RunError(
-                f"{self.name} was not begun by this process, so that it can only be {instead}"
+                f"{self.name} was not begun by this process, so that it can only be continued by "
+                "`trainingrun run FILE --local --resume`"
             )
         return self._process
 

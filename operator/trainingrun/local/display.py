@@ -69,6 +69,8 @@ class Display:
     def __init__(self, console: Console, name: str) -> None:
         """Show run `name` on a console."""
         self._console = console
+        # With TERM=dumb, as in a shell of Emacs, rich shows nothing that is drawn anew.
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._name = name
         self._began = time.monotonic()
         self._line_at = 0.0
@@ -80,7 +82,7 @@ class Display:
             TextColumn("{task.fields[line]}", markup=False),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._is_live,
         )
         self._task: TaskID = self._bar.add_task(name, total=None, line="")
 
@@ -121,7 +123,7 @@ class Display:
         task.total = total  # None, too, which `update` takes for no change
         self._bar.update(self._task, completed=done, line=line)
         now = time.monotonic()
-        if not self._console.is_terminal and now >= self._line_at and line != self._line:
+        if not self._is_live and now >= self._line_at and line != self._line:
             self._line_at, self._line = now + _LINE_EVERY_S, line
             self.note(f"{self._name}: {line}")
 

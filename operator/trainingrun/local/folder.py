@@ -1,6 +1,8 @@
 """The folder that takes the bucket's place: runs, their records, and their logs."""
 
+import contextlib
 import json
+import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -20,6 +22,9 @@ from .user_module import refuse_absent
 
 LATEST = "latest.json"
 """The run that was begun last, of any name."""
+TELL_ENV = "TRAININGRUN_TELL_FOLDER"
+"""Number of a pipe's end, to which a run that begins writes its own folder: of several runs that
+begin in one folder, whoever has started this process else takes another one for its own."""
 _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
 
@@ -56,7 +61,8 @@ class Folder:
         Args:
             run: The run as it was written.
             root: The folder; default: `trainingrun-local/<name>` below the working directory.
-            resume: Resume the latest run of this name there instead of beginning a new one.
+            resume: Resume the latest run of this name there instead of beginning a new one; where
+                `root` is the own folder of a run, that one.
 
         Raises:
             LocalError: The folder cannot be written, there is nothing to resume, or another process
@@ -65,7 +71,7 @@ class Folder:
         root = root_of(run.metadata.name, root).absolute()
         uid, attempt = str(uuid.uuid4()), 1
         if resume:
-            uid, attempt = _to_resume(root, run.metadata.name)
+            root, uid, attempt = _to_resume(root, run.metadata.name)
         metadata = run.metadata.model_copy(update={"uid": uid})
         spec = run.spec.model_copy(update={"storage": Storage(uri=root.as_uri())})
         here = run.model_copy(update={"metadata": metadata, "spec": spec})
@@ -80,6 +86,8 @@ class Folder:
     def begin(self) -> None:
         """Make it the latest run of all names here; once nothing more is refused.
 
+        Who has started this process is told the run's own folder.
+
         Raises:
             LocalError: The folder cannot be written.
         """
@@ -88,6 +96,10 @@ class Folder:
             records.write(self.root / LATEST, json.dumps(latest))
         except OSError as error:
             raise LocalError(f"cannot write to {self.root}: {error.strerror}") from None
+        told = os.environ.pop(TELL_ENV, None)
+        if told is not None:
+            with contextlib.suppress(OSError), os.fdopen(int(told), "wb") as pipe:  # it has ended
+                pipe.write(os.fsencode(self.root / self._name))
 
     def discard(self) -> None:
         """Delete a new run that is refused: else it would be the one that `--resume` means."""
@@ -212,21 +224,26 @@ class Folder:
         return folder / source.file
 
 
-def _to_resume(root: Path, name: str) -> tuple[str, int]:
-    """UID of the latest run of a name in a folder, and the number of its next attempt.
+def _to_resume(root: Path, name: str) -> tuple[Path, str, int]:
+    """The run of a name to resume: the folder of all runs, its UID, and number of its next attempt.
+
+    Args:
+        root: The own folder of that run; or of all runs, of which the latest is resumed.
+        name: Of the run.
 
     Raises:
         LocalError: There is none.
     """
-    for folder in reversed(records.folders(root, name)):
+    for folder in (root, *reversed(records.folders(root, name))):
         found = records.read(folder)
-        if found is not None:
-            return str(found["metadata"]["uid"]), int(found["status"]["attempt"]) + 1
+        if found is not None and folder.name == f"{name}-{str(found['metadata']['uid'])[:8]}":
+            attempt = int(found["status"]["attempt"]) + 1
+            return folder.parent, str(found["metadata"]["uid"]), attempt
     try:  # of a version that kept no records
         latest = json.loads((root / LATEST).read_text())
         uid, attempt = str(latest["uid"]), int(latest["attempt"]) + 1
         if (root / f"{name}-{uid[:8]}").is_dir():
-            return uid, attempt
+            return root, uid, attempt
     except (OSError, ValueError, KeyError, TypeError):
         pass
     others = sorted({each.name.rpartition("-")[0] for each in records.folders(root)})

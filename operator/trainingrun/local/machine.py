@@ -115,11 +115,14 @@ def search_paths(
         variables: The run's own environment variables.
         own: The shell's variables; default: this process's.
         beside: The folder of the run's file; None: it came by standard input.
+
+    Raises:
+        LocalError: The path of a folder has the character that separates two of them.
     """
     own = os.environ if own is None else own
-    roots = [str(script.parent)] if script and script.is_absolute() else []
-    roots += [variables.get("PYTHONPATH", ""), str(Path.cwd())]
-    roots += [str(beside)] if beside is not None and beside != Path.cwd() else []
+    roots = [importable(script.parent)] if script and script.is_absolute() else []
+    roots += [variables.get("PYTHONPATH", ""), importable(Path.cwd())]
+    roots += [importable(beside)] if beside is not None and beside != Path.cwd() else []
     for module in ("trainingrun", "trainingrun_runtime"):
         found = importlib.util.find_spec(module)
         if found is not None and found.submodule_search_locations:
@@ -129,6 +132,20 @@ def search_paths(
         "PYTHONPATH": _joined(*roots, own.get("PYTHONPATH", "")),
         **({"LD_LIBRARY_PATH": _joined(*libraries)} if any(libraries) else {}),
     }
+
+
+def importable(folder: Path) -> str:
+    """The folder as PYTHONPATH has it.
+
+    Raises:
+        LocalError: Its path has the character that separates two of them.
+    """
+    if os.pathsep in str(folder):
+        raise LocalError(
+            f"no module can be imported from {folder}, since PYTHONPATH is split at each "
+            f"{os.pathsep}; rename that folder, or use another one"
+        )
+    return str(folder)
 
 
 _IN_LOCAL_WORDS = (

@@ -2,20 +2,26 @@
 
 It is the TrainingRun as a cluster would give it, beside what is trained, and nothing is decided by
 it: where it cannot be written, a display is older, and the training goes on. While a process
-trains the run it holds a lock, which the kernel frees however the process ends.
+trains the run it holds a lock, which the kernel frees however the process ends, and which has its
+PID.
 """
 
 import contextlib
 import fcntl
 import json
+import os
 import re
+import shlex
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
+
+import psutil
 
 from trainingrun_protocol.progress import Progress, RunState
 
@@ -36,6 +42,7 @@ _UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
 _LOCK_TRIES = 20
 """Each 0.05 s: whoever looks whether a run goes on holds its lock for a moment."""
+_POLL_S = 0.1
 
 
 def write(file: Path, text: str) -> None:
@@ -85,7 +92,7 @@ class Record:
         if trains(folder):
             raise _in_use(folder)
         self._folder = folder / _FOLDER
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         former = _read(folder) or {}
         created = former.get("metadata", {}).get("creationTimestamp") or _now()
         spec = run.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_LEFT_OUT)
@@ -131,19 +138,21 @@ class Record:
             LocalError: Another process trains this run, or the folder cannot be written.
         """
         try:
-            self._lock = (self._folder / _LOCK).open("a")
+            self._lock = (self._folder / _LOCK).open("ab", buffering=0)
         except OSError as error:
             raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
         for _ in range(_LOCK_TRIES):
             if _locks(self._lock, fcntl.LOCK_EX) is not False:
-                self._resumes()
+                self._resumes(self._lock)
                 return self
             time.sleep(0.05)
         self._lock.close()
         raise _in_use(self._folder.parent)
 
-    def _resumes(self) -> None:
+    def _resumes(self, lock: IO[bytes]) -> None:
         try:
+            lock.truncate(0)
+            lock.write(str(os.getpid()).encode())
             self._first_write()
         except OSError as error:
             raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
@@ -184,6 +193,8 @@ class Record:
             "conditions": [_condition("Waiting", waits.reason, waits.message)] if waits else [],
         }
         status["progress"] = {**found, **self._of_ranks}
+        if progress.has_session is not None:
+            status["progress"]["hasSession"] = progress.has_session
         if progress.world_size:
             there = progress.world_size
             status["workers"] = {"training": there, "ready": there, "wanted": self._workers}
@@ -309,6 +320,50 @@ def trains(folder: Path) -> bool | None:
     return None if free is None else not free
 
 
+def goes_on(folder: Path) -> bool:
+    """Whether a process trains the run of this folder now, as far as that is known."""
+    alive, found = trains(folder), _read(folder) or {}
+    ended = (found.get("status") or {}).get("phase") in ENDS
+    return alive or (alive is None and not ended)
+
+
+def stop(folder: Path) -> None:
+    """End the process that trains the run of this folder as Ctrl-C does, and wait for its end.
+
+    Raises:
+        LocalError: None trains it, or none that this user may end here.
+    """
+    if not goes_on(folder):
+        raise LocalError(f"no process trains the run of {folder} now; there is nothing to stop")
+    process = _holder(folder)
+    if process is None:
+        if not goes_on(folder):
+            return  # it has ended meanwhile
+        raise LocalError(
+            f"the process that trains the run of {folder} is none of this user on this machine; "
+            "stop it where it was begun"
+        )
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+    while _holder(folder) == process:  # another one may resume the run at once
+        time.sleep(_POLL_S)
+
+
+def _holder(folder: Path) -> psutil.Process | None:
+    """The process that has the run's lock; None: it is none of this user on this machine.
+
+    By its open file, and not by its PID alone: that is another process's once the one that trained
+    has ended, or on another machine with the same disk.
+    """
+    lock = folder / _FOLDER / _LOCK
+    try:
+        process = psutil.Process(int(lock.read_text()))
+        held = str(lock.resolve())
+        return process if any(each.path == held for each in process.open_files()) else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
 def read(folder: Path) -> dict[str, Any] | None:
     """The TrainingRun of a folder; None: there is no record of it.
 
@@ -344,10 +399,12 @@ def delete(folder: Path) -> None:
     Raises:
         LocalError: A process trains it now, or it cannot be deleted.
     """
-    alive, found = trains(folder), _read(folder) or {}
-    ended = (found.get("status") or {}).get("phase") in ENDS
-    if alive or (alive is None and not ended):
-        raise LocalError(f"a process trains the run of {folder}; stop it first, by Ctrl-C")
+    if goes_on(folder):
+        name = folder.name.rpartition("-")[0]
+        raise LocalError(
+            f"a process trains the run of {folder}; stop it first, by `trainingrun suspend {name} "
+            f"--folder {shlex.quote(str(folder))}`"
+        )
     remove(folder)
 
 
@@ -381,7 +438,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _locks(file: IO[str], kind: int) -> bool | None:
+def _locks(file: IO[Any], kind: int) -> bool | None:
     """Whether the lock could be had; None: the file system has none."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

@@ -105,32 +105,33 @@ def run_locally(
                 "image": None,
             }
         )
+        tracking = environments.tracking(folder.run)
+        variables = machine.variables(run.spec, before={**tracking, **base.identity()})
+        environment = {
+            **tracking,
+            **variables,
+            **base.identity(),
+            **machine.search_paths(script, variables, beside=options.beside),
+            CONFIG_ENV: json.dumps(run.spec.training.config),
+        }
     except LocalError:
         if not options.resume:
             folder.discard()
         raise
-    tracking = environments.tracking(folder.run)
-    variables = machine.variables(run.spec, before={**tracking, **base.identity()})
-    environment = {
-        **tracking,
-        **variables,
-        **base.identity(),
-        **machine.search_paths(script, variables, beside=options.beside),
-        CONFIG_ENV: json.dumps(run.spec.training.config),
-    }
     workers = run.spec.workers
-    with folder.record as record, contextlib.ExitStack() as at_end:
+    with _terminable(), folder.record as record, contextlib.ExitStack() as at_end:
         folder.begin()
-        ray = LocalRay(
-            folder.logs,
-            environment,
-            base.resources_per_worker,
-            devices,
-            workers_per_node=workers.per_pod,
-            data_cpus=workers.resources.data_cpus,
-            uploads_output=True,
-        )
-        with _terminable(), ray:
+        with _ray_starts():
+            ray = LocalRay(
+                folder.logs,
+                environment,
+                base.resources_per_worker,
+                devices,
+                workers_per_node=workers.per_pod,
+                data_cpus=workers.resources.data_cpus,
+                uploads_output=True,
+            )
+        with ray:
             with Display(console, run.metadata.name) as display:
                 for sentence in filter(None, (where, folder.begins)):
                     display.note(sentence)
@@ -143,6 +144,19 @@ def run_locally(
             phase = Phase.SUCCEEDED if succeeded else Phase.FAILED
             at_end.callback(record.ended, phase, final if isinstance(final, str) else "")
         return succeeded
+
+
+@contextlib.contextmanager
+def _ray_starts() -> Iterator[None]:
+    """While Ray is started: what the machine refuses is said in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(
+            f"Ray cannot be started, since this machine refuses what it needs "
+            f"({error.strerror or error}: {error.filename or 'no file is named'}); Ray keeps its "
+            "files below /tmp: have space there and the right to write"
+        ) from error
 
 
 def _with_script(rendered: RunContract, script: Path | None) -> dict[str, Any]:
@@ -230,16 +244,20 @@ class _Loop:
         number = self.folder.first_attempt
         while True:
             self.folder.record.begin(number, self.tally.restarts)
-            if not self.ray.running:
-                self.ray.start(spec.worker_pods)
             self.log = self.folder.logs / f"driver-{number}.log"
             own = self.base.model_copy(update={"attempt": number})
-            driver = Driver(self.ray, own, self.log)
+            with _ray_starts():
+                if not self.ray.running:
+                    self.ray.start(spec.worker_pods)
+                driver = Driver(self.ray, own, self.log)
             try:
                 ended = self._follow(driver, number, deadline)
             except KeyboardInterrupt:
                 self.display.note("saving a checkpoint; Ctrl-C again to stop at once")
-                saved = driver.suspend(_SUSPEND_S)
+                try:
+                    saved = driver.suspend(_SUSPEND_S)
+                except KeyboardInterrupt:
+                    saved = False
                 last = driver.progress()
                 if (done := driver.success()) is not None:
                     self._show(done)
@@ -384,9 +402,9 @@ def _terminable() -> Iterator[None]:
         return
 
     def interrupt(kind: int, _frame: FrameType | None) -> None:
-        if kind == signal.SIGHUP:
-            # A shell hands it on, and then the kernel sends it again: no second Ctrl-C.
-            signal.signal(kind, signal.SIG_IGN)
+        # A shell hands on SIGHUP, and then the kernel sends it again; `timeout` sends SIGTERM
+        # twice, and so do two that suspend the run: no second Ctrl-C.
+        signal.signal(kind, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     kinds = (signal.SIGTERM, signal.SIGHUP)
