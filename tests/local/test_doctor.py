@@ -27,6 +27,9 @@ def test_the_bucket_is_tried_and_left_as_it_was(s3: S3Server, tmp_path: Path) ->
     code, output, _ = call("doctor", "--storage", "s3://none/here", "--endpoint", s3.url)
     assert code == 1
     assert "wrong    bucket: " in output
+    code, output, _ = call("doctor", "--storage", folder, "--endpoint", "127.0.0.1:9000")
+    assert code == 1
+    assert "wrong    bucket: the endpoint is '127.0.0.1:9000', which is no address" in output
     code, output, _ = call("doctor", "--storage", "here")
     assert (code, "which is no bucket" in output) == (1, True)
 

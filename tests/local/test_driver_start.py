@@ -121,6 +121,17 @@ def test_refused_credentials_end_the_attempt_after_the_limit_with_a_sentence(
     assert "correct the Secret" in driver.progress.failure.message
 
 
+def test_a_key_with_a_line_break_ends_the_attempt_with_a_sentence(tmp_path: Path) -> None:
+    """As a Secret has it that `kubectl create secret generic --from-file` makes."""
+    bucket = Bucket.open("s3://runs/x", "http://127.0.0.1:1", "us-east-1")
+    driver = Driver(bucket, tmp_path, AWS_ACCESS_KEY_ID="someone\n")
+    assert driver.wait() == 1
+    assert driver.progress.state is RunState.FAILED
+    assert driver.progress.failure is not None
+    assert driver.progress.failure.kind == "Storage"
+    assert "AWS_ACCESS_KEY_ID has a line break" in driver.progress.failure.message
+
+
 def test_a_driver_without_ray_leaves_a_final_document(bucket: Bucket, tmp_path: Path) -> None:
     driver = Driver(bucket, tmp_path)
     assert driver.wait() == 1

@@ -70,8 +70,9 @@ def test_of_a_former_attempt_no_line_of_a_later_one_is_waited_for(bucket: Bucket
     assert follow(bucket, "--attempt", "1") == (0, ["[rank 0] of attempt 1"], "")
 
 
+@pytest.mark.parametrize(("tail", "shown"), [(1000, ["of attempt 2"]), (0, [])])
 def test_after_the_lines_of_the_last_attempt_those_of_the_next_follow_and_none_of_former_ones(
-    bucket: Bucket,
+    bucket: Bucket, tail: int, shown: list[str]
 ) -> None:
     said: list[str] = []
     now = time.time()
@@ -80,14 +81,14 @@ def test_after_the_lines_of_the_last_attempt_those_of_the_next_follow_and_none_o
         put(bucket, now + attempt, f"of attempt {attempt}", attempt=attempt)
     place = Place(bucket.root, bucket.endpoint, bucket.region)
     with ends_within(DEADLINE_S):
-        found = kept_logs.batches(place, Selection(), True, said.append)
+        found = kept_logs.batches(place, Selection(tail=tail), True, said.append)
         lines = [line.text for line in next(found).lines]
         put(bucket, now + 1.5, "of attempt 1, later", attempt=1)
         lease = Lease.take(bucket, 3, "pod", now)
         put(bucket, now + 3, "of attempt 3", attempt=3)
         run_result.write(lease, ProgressResult())
         lines += [line.text for batch in found for line in batch.lines]
-    assert (lines, said) == (["of attempt 2", "of attempt 3"], [])
+    assert (lines, said) == ([*shown, "of attempt 3"], [])
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from trainingrun_runtime.store.storage_errors import (
     RefusedError,
     StorageError,
     StoreFullError,
+    UnreachableError,
     UnusableError,
     explain,
 )
@@ -293,6 +294,146 @@ def test_an_azure_container_without_an_account_is_said_so(monkeypatch: pytest.Mo
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(EndpointError, match="names no storage account; write abfss://container@"):
         Bucket.open("abfss://runs/a")
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "region", "variables", "sentence"),
+    [
+        *(
+            pytest.param(
+                "s3://b/x",
+                endpoint,
+                None,
+                {},
+                f"the endpoint is {endpoint!r}, which is no address of a server; write it with "
+                "http:// or https:// and without credentials, like https://minio.example.com:9000",
+                id=f"endpoint {endpoint!r}",
+            )
+            for endpoint in (
+                "localhost:9000",
+                "127.0.0.1:9000",
+                "minio.local",
+                "http://",
+                "http://:9000",
+                "http://minio:99999",
+                "http://minio:9x",
+                "http://[::1",
+                "http://a b",
+                "http://minio:9000\n",
+                "http://bücket:9000",
+            )
+        ),
+        pytest.param(
+            "s3://b/x",
+            "admin:hunter2@minio:9000?sig=hunter2",
+            None,
+            {},
+            "the endpoint is 'minio:9000', which is no address of a server; write it with http:// "
+            "or https:// and without credentials, like https://minio.example.com:9000",
+            id="endpoint with a password",
+        ),
+        pytest.param(
+            "s3://b/x",
+            None,
+            None,
+            {"AWS_ENDPOINT_URL": "localhost:9000"},
+            "the endpoint is 'localhost:9000', which is no address of a server; write it with "
+            "http:// or https:// and without credentials, like https://minio.example.com:9000",
+            id="AWS_ENDPOINT_URL",
+        ),
+        pytest.param(
+            "az://b/x",
+            None,
+            None,
+            {"AZURE_STORAGE_ENDPOINT": "localhost:10000"},
+            "AZURE_STORAGE_ENDPOINT is 'localhost:10000', which is no address of a server; write it"
+            " with http:// or https:// and without credentials, like "
+            "https://minio.example.com:9000",
+            id="AZURE_STORAGE_ENDPOINT",
+        ),
+        *(
+            pytest.param(
+                "s3://b/x",
+                None,
+                region,
+                variables,
+                "the region is 'eu west', which is no name of one; write it like eu-west-1",
+                id=f"region of {source}",
+            )
+            for source, region, variables in (
+                ("the run", "eu west", {}),
+                ("AWS_REGION", None, {"AWS_REGION": "eu west"}),
+                ("AWS_DEFAULT_REGION", None, {"AWS_DEFAULT_REGION": "eu west"}),
+            )
+        ),
+        pytest.param(
+            "s3://a b/c",
+            None,
+            None,
+            {},
+            "the bucket is 'a b'; write its name without spaces",
+            id="bucket",
+        ),
+        *(
+            pytest.param(
+                f"{name.partition('_')[0].lower().replace('aws', 's3').replace('azure', 'az')}://b",
+                None,
+                None,
+                {name: "hunter2\n"},
+                f"{name} has a line break or another control character in it; write it without one "
+                "into the Secret that storage.credentialsSecret names, as `kubectl create secret "
+                "generic --from-literal` does",
+                id=name,
+            )
+            for name in (
+                "AWS_ACCESS_KEY_ID",
+                "AWS_SECRET_ACCESS_KEY",
+                "AWS_SESSION_TOKEN",
+                "AZURE_STORAGE_ACCOUNT_NAME",
+                "AZURE_STORAGE_ACCOUNT_KEY",
+                "AZURE_STORAGE_SAS_TOKEN",
+            )
+        ),
+    ],
+)
+def test_settings_with_which_no_request_can_be_made_are_a_sentence(
+    uri: str,
+    endpoint: str | None,
+    region: str | None,
+    variables: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client takes each, and panics of it in a request, which is no `Exception`."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"):
+        monkeypatch.setenv(name, "YWFh")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError) as refused:
+        Bucket.open(uri, endpoint, region).list()
+    assert str(refused.value) == sentence
+    assert refused.value.lasting
+
+
+@pytest.mark.parametrize("endpoint", ["http://[::1]:1", "http://127.0.0.1:1/path/"])
+def test_an_address_with_brackets_or_a_path_is_one(endpoint: str) -> None:
+    with pytest.raises(UnreachableError):
+        opened(endpoint).get("a")
+
+
+def test_what_else_the_client_panics_of_is_an_error_of_the_store_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_TOKEN", "hunter2\n")  # another name of AWS_SESSION_TOKEN
+    with pytest.raises(UnusableError) as refused:
+        opened("http://127.0.0.1:1").put("a", b"")
+    assert str(refused.value) == (
+        "no request can be made to s3://runs/x at http://127.0.0.1:1 with these settings; correct "
+        "its address, region and credentials, which may hold a character that does not belong "
+        "there"
+    )
 
 
 def test_what_a_sas_signs_is_deleted_in_a_request_each_and_no_error_shows_it(

@@ -116,6 +116,17 @@ def test_following_goes_on_until_the_run_has_ended(server: Server) -> None:
     assert (code, output, errors) == (0, "[rank 1] epoch 1\n[rank 1] epoch 2\n", "")
 
 
+def test_following_without_the_lines_so_far_begins_with_the_next_one(server: Server) -> None:
+    assert call("logs", "digits", "--tail", "0") == (0, "", "")
+    server.answers[f"{RUNS}/digits"] = [(200, a_run()), (200, a_run()), (200, a_run("Succeeded"))]
+    server.answers[f"{PODS}/w1/log"] = [
+        log((4, "[rank 1] epoch 1")),
+        log((4, "[rank 1] epoch 1"), (8, "[rank 1] epoch 2")),
+    ]
+    found = call("logs", "digits", "--rank", "1", "--tail", "0", "--follow")
+    assert found == (0, "[rank 1] epoch 2\n", "")
+
+
 def test_a_refused_right_is_said_and_no_other_log_is_shown(server: Server) -> None:
     refusal = 'pods "w1" is forbidden: User "eve" cannot get resource "pods/log"'
     server.answers[f"{PODS}/w1/log"] = [(403, {"message": refusal})]
@@ -318,6 +329,7 @@ def test_a_line_that_a_pod_and_the_folder_have_is_one() -> None:
         Printed(110.2, 0, "epoch 2"),
     ]
     assert [line.time for line in together(of_pods, of_folder, 1)] == [110.2, 100.5, 60.0]
+    assert together(of_pods, of_folder, 0) == []
 
 
 def test_a_run_that_has_not_begun_has_printed_nothing(server: Server) -> None:

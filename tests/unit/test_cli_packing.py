@@ -130,12 +130,68 @@ def test_a_tracked_file_whose_folder_became_a_link_to_elsewhere_is_named(
 
 @pytest.mark.parametrize(
     "secret",
-    [".env", ".env.local", ".netrc", "tls.key", "ca.PEM", "id_rsa", "id_ed25519.pub", "kubeconfig"],
+    [
+        ".aws/credentials",
+        ".aws/sso/cache/d033e22ae348.json",
+        ".azure/msal_token_cache.json",
+        ".cache/huggingface/token",
+        ".config/gcloud/access_tokens.db",
+        ".config/gcloud/application_default_credentials.json",
+        ".docker/config.json",
+        ".dockerconfigjson",
+        ".env",
+        ".env.local",
+        ".envrc",
+        ".git-credentials",
+        ".huggingface/token",
+        ".kube/config",
+        ".netrc",
+        ".npmrc",
+        ".pypirc",
+        ".ssh/cluster",
+        "ca.PEM",
+        "id_ecdsa",
+        "id_ed25519.pub",
+        "id_rsa",
+        "key.p12",
+        "kubeconfig",
+        "prod.env",
+        "tls.key",
+        "wandb.netrc",
+    ],
 )
 def test_a_file_that_looks_like_a_secret_is_named(folder: Path, secret: str) -> None:
+    (folder / "lib" / secret).parent.mkdir(parents=True, exist_ok=True)
     (folder / "lib" / secret).touch()
     with pytest.raises(RunError, match=rf"lib/{secret} looks like a secret, .* name it in \.git"):
         pack(folder)
+
+
+def test_json_with_a_private_key_is_named_and_other_json_is_packed(folder: Path) -> None:
+    (folder / "settings.json").write_text('{"public_key": "a"}')
+    (folder / ".docker").mkdir()
+    (folder / ".docker/Dockerfile").touch()
+    assert {"settings.json", ".docker/Dockerfile"} < set(names(pack(folder)))
+    (folder / "robot.json").write_text('{"type": "service_account", "private_key": "-----BEGIN"}')
+    with pytest.raises(RunError, match=r"/robot\.json looks like a secret"):
+        pack(folder)
+
+
+def test_a_folder_whose_own_place_is_below_that_of_a_secret_is_packed(tmp_path: Path) -> None:
+    code = tmp_path / ".azure/code"
+    code.mkdir(parents=True)
+    (code / "train.py").touch()
+    assert names(pack(code)) == ["train.py"]
+
+
+def test_what_is_never_sent_is_not_refused(folder: Path) -> None:
+    """The packed code of a local run may have an .env, and its output a linked folder."""
+    run = folder / "trainingrun-local/x"
+    run.mkdir(parents=True)
+    (run / ".env").touch()
+    (run / "latest").symlink_to(folder / "lib")
+    (run / os.fsdecode(b"\xff.log")).touch()
+    assert names(pack(folder)) == CODE
 
 
 def test_a_secret_is_packed_only_if_git_tracks_it(folder: Path) -> None:

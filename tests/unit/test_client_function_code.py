@@ -3,6 +3,7 @@
 import importlib
 import io
 import linecache
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -85,11 +86,19 @@ def train(config, epochs=3):
             id="in-an-inner-scope",
         ),
         pytest.param(
-            "def train(config: Any, batch=size) -> None: ...\n",
-            {"Any": Any, "size": 3},
-            "train uses Any, size from outside of it, and its own source alone is sent; put "
-            "`from typing import Any` inside of it; pass size in config, or set it inside",
+            "@cached\ndef train(config: dict[str, Any], batch=size) -> Any:\n    Any = int\n",
+            {"Any": Any, "size": 3, "cached": lambda function: function},
+            "train uses Any, cached, size from outside of it, and its own source alone is sent; "
+            "leave out the types with Any of its signature, or quote them; set the defaults with "
+            "size inside of it; leave out the decorators with cached",
             id="in-its-signature",
+        ),
+        pytest.param(
+            "def train(config: np.IOBase):\n    return np.zeros(3)\n",
+            {"np": io},
+            "train uses np from outside of it, and its own source alone is sent; put `import io as "
+            "np` inside of it; leave out the types with np of its signature, or quote them",
+            id="in-its-signature-and-in-it",
         ),
         pytest.param(
             "def train(config):\n    return undefined\n",
@@ -106,6 +115,29 @@ def test_what_a_function_uses_from_outside_is_named_with_what_to_write_instead(
     with pytest.raises(RunError) as refused:
         code_of(cell(source, **names))
     assert str(refused.value) == sentence
+
+
+def test_a_function_whose_types_are_quoted_is_sent() -> None:
+    source = 'def train(config: "dict[str, Any]") -> "None": ...\n'
+    assert files(code_of(cell(source)).packed) == {"cell.py": source}
+
+
+def test_what_ipython_adds_to_the_builtins_is_no_name_that_a_rank_has() -> None:
+    added = """\
+import builtins
+builtins.display, builtins.get_ipython = print, lambda: None
+import __main__, linecache
+from trainingrun.client.function_code import code_of
+source = "def train(config):\\n    display(get_ipython())\\n"
+linecache.cache["<cell>"] = (len(source), None, source.splitlines(keepends=True), "<cell>")
+exec(compile(source, "<cell>", "exec"))
+code_of(train)
+"""
+    done = subprocess.run([sys.executable, "-c", added], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].partition(": ")[2] == (
+        "train uses display, get_ipython from outside of it, and its own source alone is sent; "
+        "leave out display, get_ipython, which only a notebook has"
+    )
 
 
 def test_a_closure_of_a_module_is_sent_by_its_own_source_and_refused_with_what_it_holds() -> None:

@@ -13,6 +13,7 @@ from trainingrun import Client, RunError
 from trainingrun.client import RunTimeoutError
 from trainingrun.client.client import _read
 from trainingrun.client.defaults import no_defaults
+from trainingrun.client.notebook import Page
 from trainingrun.client.submitting import pack
 
 
@@ -125,6 +126,39 @@ def test_a_run_that_has_no_folder_yet_says_so(server: Server) -> None:
     server.answers[f"{RUNS}/digits"][0][1]["spec"] = {}
     with pytest.raises(RunError, match=r"^digits has no storage\.uri until it begins"):
         _ = Client().get("digits").folder
+
+
+@pytest.mark.parametrize(
+    ("selection", "sentence"),
+    [
+        ({"grep": "("}, r"^grep is '\(', which is no regular expression \(missing \)"),
+        ({"tail": -1}, r"^tail is -1; give a number of lines, or 0 for none$"),
+    ],
+)
+def test_lines_that_cannot_be_chosen_are_refused_in_a_sentence(
+    server: Server, selection: dict[str, Any], sentence: str
+) -> None:
+    answer(server, phase="Running")
+    with pytest.raises(RunError, match=sentence):
+        list(Client().get("digits").logs(**selection))
+
+
+def test_a_page_that_cannot_be_saved_is_named_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunError) as refused:
+        Page("<p>").save(tmp_path / "absent/run.html")
+    assert str(refused.value) == (
+        f"{tmp_path}/absent/run.html cannot be written: No such file or directory; name a file in "
+        "a folder that can"
+    )
+
+
+@pytest.mark.parametrize("workers", ["2", [2], 2.5])
+def test_a_number_of_workers_that_is_none_is_refused_by_the_schema(
+    server: Server, workers: Any
+) -> None:
+    with pytest.raises(RunError, match=r"workers\.count"):
+        Client().submit("a.b:c", workers=workers, storage="s3://runs/x")
+    assert server.applied == []
 
 
 def test_what_no_run_is_made_of_is_refused(server: Server) -> None:

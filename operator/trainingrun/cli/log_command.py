@@ -49,7 +49,8 @@ def logs(
         str | None, typer.Option(metavar="REGEX", help="Lines that contain this alone.")
     ] = None,
     tail: Annotated[
-        int, typer.Option(min=1, help="Lines from the end of each rank and of the driver.")
+        int,
+        typer.Option(min=0, help="Lines from the end of each rank and of the driver; 0: none."),
     ] = 1000,
     trial: Annotated[
         int | None, typer.Option(min=1, help="Number of the trial of a sweep.")

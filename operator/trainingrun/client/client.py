@@ -103,7 +103,7 @@ class Client:
         given = {
             "training": _given(config=config, requirements=requirements),
             "workers": {
-                **({"count": workers} if isinstance(workers, int) else workers or {}),
+                **_workers(workers),
                 **_given(accelerator=_accelerator(accelerator)),
             },
             "storage": {"uri": storage} if isinstance(storage, str) else storage or {},
@@ -192,6 +192,12 @@ class Client:
         elif namespace not in (None, source.kube.namespace):
             source = source.within(namespace)
         return Run(source, name, self._endpoint)
+
+
+def _workers(wanted: int | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if wanted is None or isinstance(wanted, Mapping):
+        return wanted or {}
+    return {"count": wanted}  # of another type, too, which the schema refuses in a sentence
 
 
 def _given(**arguments: Any) -> dict[str, Any]:

@@ -23,7 +23,9 @@ from .submitting import pack, zipped
 CELL = "cell"
 """Module that a function of a notebook cell becomes."""
 _OF_EVERY_MODULE = {"__name__", "__file__", "__doc__", "__builtins__"}
-_KNOWN = frozenset(dir(builtins)) | _OF_EVERY_MODULE
+_OF_NOTEBOOKS = {"display", "get_ipython"}
+"""What IPython adds to the builtins of its process, and no rank has."""
+_KNOWN = (frozenset(dir(builtins)) | _OF_EVERY_MODULE) - _OF_NOTEBOOKS
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _own_source(function: Callable[..., Any]) -> bytes:
     name = function.__name__
     try:
         source = textwrap.dedent(inspect.getsource(function))
-        outside = sorted(set(_globals(symtable.symtable(source, name, "exec"))) - _KNOWN - {name})
+        table = symtable.symtable(source, name, "exec")
     except (OSError, TypeError):
         raise RunError(
             f"the source of {name} is not known here; define it in a file or in a notebook cell"
@@ -134,11 +136,19 @@ def _own_source(function: Callable[..., Any]) -> bytes:
             f"the source of {name} is no plain Python ({error.msg}); leave out what only a "
             "notebook understands"
         ) from None
+    outside = sorted(set(_globals(table)) - _KNOWN - {name})
     if outside:
         values = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        # The signature is evaluated before what is in the function.
+        bodies = [below for below in table.get_children() if below.get_name() == name]
+        inside = {used for body in bodies for used in _globals(body)}
+        advice = [
+            *_advice([each for each in outside if each in inside], values),
+            *_advice_of_signature(source, outside),
+        ]
         raise RunError(
             f"{name} uses {', '.join(outside)} from outside of it, and its own source alone is "
-            f"sent; {_advice(outside, values)}"
+            f"sent; {'; '.join(advice)}"
         )
     return source.encode()
 
@@ -153,12 +163,14 @@ def _globals(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _globals(below)
 
 
-def _advice(outside: list[str], values: Mapping[str, Any]) -> str:
-    """What to write instead, for each name."""
-    inside, config = [], []
+def _advice(outside: list[str], values: Mapping[str, Any]) -> Iterator[str]:
+    """What to write instead, of the names in the function."""
+    inside, config, leave = [], [], []
     for name in outside:
         value = values.get(name)
-        if isinstance(value, ModuleType):
+        if name in _OF_NOTEBOOKS:
+            leave.append(name)
+        elif isinstance(value, ModuleType):
             renamed = "" if value.__name__ == name else f" as {name}"
             inside.append(f"`import {value.__name__}{renamed}`")
         elif callable(value) and getattr(value, "__module__", "__main__") != "__main__":
@@ -167,6 +179,32 @@ def _advice(outside: list[str], values: Mapping[str, Any]) -> str:
             config.append(name)
         else:
             inside.append(f"the definition of {name}")
-    said = [f"put {', '.join(inside)} inside of it"] if inside else []
-    said += [f"pass {', '.join(config)} in config, or set it inside"] if config else []
-    return "; ".join(said)
+    if inside:
+        yield f"put {', '.join(inside)} inside of it"
+    if config:
+        yield f"pass {', '.join(config)} in config, or set it inside"
+    if leave:
+        yield f"leave out {', '.join(leave)}, which only a notebook has"
+
+
+def _advice_of_signature(source: str, outside: list[str]) -> Iterator[str]:
+    """What to write instead, of the names in what is evaluated where the function is defined."""
+    defined = ast.parse(source).body[0]
+    if not isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    every = [node for node in ast.walk(defined.args) if isinstance(node, ast.arg)]
+    for parts, sentence in (
+        (
+            [*(one.annotation for one in every), defined.returns],
+            "leave out the types with {} of its signature, or quote them",
+        ),
+        (
+            [*defined.args.defaults, *defined.args.kw_defaults],
+            "set the defaults with {} inside of it",
+        ),
+        (defined.decorator_list, "leave out the decorators with {}"),
+    ):
+        nodes = [node for part in parts if part is not None for node in ast.walk(part)]
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        if named := [name for name in outside if name in used]:
+            yield sentence.format(", ".join(named))

@@ -63,7 +63,7 @@ def batches(
                 f"rank {selection.rank} has printed nothing in attempt {parts[0].source.attempt}; "
                 "see which have by leaving out --rank"
             )
-        elif not lines:
+        elif not lines and selection.tail:
             of = f" of attempt {selection.attempt}" if selection.attempt is not None else ""
             say(f"There is nothing of this{of} in {bucket.root}.")
 

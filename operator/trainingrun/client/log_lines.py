@@ -1,5 +1,6 @@
 """Lines that ranks and the driver of a run print: which are wanted, and those of two sources."""
 
+import math
 import re
 import time
 from collections import deque
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..api.errors import RunError
 from ..api.status import Phase
 from ..local.run_line import phase
 from . import following
@@ -53,6 +55,16 @@ class Selection:
     since_s: float | None = None
     grep: re.Pattern[str] | None = None
     tail: int = field(default=1000, compare=False)
+    """Of each rank and of the driver; 0: of what is there already nothing."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would be taken for other lines than the last ones.
+
+        Raises:
+            RunError: `tail` is no number of lines.
+        """
+        if self.tail < 0:
+            raise RunError(f"tail is {self.tail}; give a number of lines, or 0 for none")
 
     def takes(self, rank: int | None) -> bool:
         """Whether lines of that rank, or of the driver, are wanted."""
@@ -67,7 +79,24 @@ class Selection:
     @property
     def since(self) -> float:
         """Unix time in seconds; older lines are not wanted."""
+        if not self.tail:
+            return math.inf  # nor those of a writer whose clock is ahead
         return time.time() - self.since_s if self.since_s is not None else 0
+
+
+def pattern(grep: str | None) -> re.Pattern[str] | None:
+    """What lines contain that are wanted.
+
+    Raises:
+        RunError: It is no regular expression.
+    """
+    try:
+        return re.compile(grep) if grep is not None else None
+    except re.error as error:
+        raise RunError(
+            f"grep is {grep!r}, which is no regular expression ({error}); escape what is meant "
+            "literally, as re.escape does"
+        ) from None
 
 
 def together(of_pods: Iterable[Printed], of_folder: Iterable[Printed], tail: int) -> list[Printed]:
@@ -89,7 +118,7 @@ def together(of_pods: Iterable[Printed], of_folder: Iterable[Printed], tail: int
         else:
             by_rank.setdefault(line.rank, []).append(line)
     ordered = (sorted(lines, key=lambda line: line.time) for lines in by_rank.values())
-    return [line for lines in ordered for line in lines[-tail:]]
+    return [line for lines in ordered for line in (lines[-tail:] if tail else [])]
 
 
 def until_its_end(

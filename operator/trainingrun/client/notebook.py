@@ -22,8 +22,17 @@ class Page:
     """One file that asks nobody for anything, and has no script."""
 
     def save(self, file: str | Path) -> None:
-        """Write it to a file."""
-        Path(file).write_text(self.html, encoding="utf-8")
+        """Write it to a file.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        try:
+            Path(file).write_text(self.html, encoding="utf-8")
+        except OSError as error:
+            raise RunError(
+                f"{file} cannot be written: {error.strerror}; name a file in a folder that can"
+            ) from None
 
     def _repr_html_(self) -> str:
         return (

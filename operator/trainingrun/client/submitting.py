@@ -10,8 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +37,34 @@ _LEFT_OUT = ("__pycache__", ".git", "trainingrun-local")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MIB = 1024**2
 _SECRETS = (
-    ".env",
-    ".env.*",
-    ".netrc",
+    "*.env",
     "*.key",
+    "*.netrc",
+    "*.p12",
     "*.pem",
+    "*.pfx",
+    "*huggingface/stored_tokens",
+    "*huggingface/token",
+    ".docker/config.json",
+    ".dockercfg",
+    ".dockerconfigjson",
+    ".env.*",
+    ".envrc",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    "application_default_credentials.json",
+    "id_dsa*",
+    "id_ecdsa*",
     "id_ed25519*",
     "id_rsa*",
     "kubeconfig",
 )
-"""Names of files that usually hold credentials."""
+"""Files that usually hold credentials, by the end of their path in lower case."""
+_SECRET_FOLDERS = (".aws", ".azure", ".config/gcloud", ".gnupg", ".kube", ".ssh")
+"""Folders of programs that keep credentials in them, also of a name that says nothing."""
+_KEY_BYTES = 64 * 1024
+"""A JSON file with the key of a service account is smaller."""
 _SUBMODULE = "160000"
 """Mode of a submodule in git's index."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -215,8 +232,7 @@ def pack(
     files = [
         file
         for file in _listed(folder, folder.resolve())
-        if not set(file.parts) & set(_LEFT_OUT)
-        and (manifest is None or (folder / file).resolve() != manifest.resolve())
+        if manifest is None or (folder / file).resolve() != manifest.resolve()
     ]
     if not files:
         raise RunError(f"--code {folder} holds no file that git does not ignore")
@@ -288,15 +304,20 @@ def requirement_lines(file: Path) -> list[str]:
     return found
 
 
-def _listed(folder: Path, root: Path) -> list[Path]:
+def _listed(folder: Path, root: Path, within: Path = Path()) -> list[Path]:
     """The files of a folder, relative to it: those that git tracks, and those it would add.
 
-    `root` is the whole code, which no link may lead out of.
+    Args:
+        folder: Of the code.
+        root: The whole code, which no link may lead out of.
+        within: The folder's own path in it.
     """
     modes, names = _names(folder)
     found = []
     for name in names:
         path = folder / name
+        if set(Path(name).parts) & set(_LEFT_OUT):
+            continue  # nor refused: a local run keeps the packed code and what it made in there
         if _NOT_UTF8.search(name):
             raise RunError(
                 f"the name of {_shown(path)} is not UTF-8, as names in a zip file are; rename the "
@@ -310,9 +331,9 @@ def _listed(folder: Path, root: Path) -> list[Path]:
         if modes.get(name) == _SUBMODULE and not (path / ".git").exists():
             raise RunError(f"submodule {path} is not checked out; run git submodule update --init")
         if path.is_dir():  # a repository in the repository, such as a submodule
-            found += [Path(name) / below for below in _listed(path, root)]
+            found += [Path(name) / below for below in _listed(path, root, within / name)]
         elif path.is_file():  # not one that was deleted since it was added
-            _check(path, root, tracked=name in modes)
+            _check(path, root, within / name, tracked=name in modes)
             found.append(Path(name))
     return found
 
@@ -339,17 +360,35 @@ def _names(folder: Path) -> tuple[dict[str, str], list[str]]:
     return modes, sorted({*modes, *others.split("\0")} - {""})
 
 
-def _check(path: Path, root: Path, tracked: bool) -> None:
+def _check(path: Path, root: Path, name: Path, tracked: bool) -> None:
     if not path.resolve().is_relative_to(root):
         raise RunError(
             f"{path} is a link to {path.resolve()}, which is not in the folder; replace it by the "
             "file, or name it in .gitignore"
         )
-    if not tracked and any(fnmatch(path.name.lower(), secret) for secret in _SECRETS):
+    if not tracked and (_named_as_a_secret(name) or _has_a_private_key(path)):
         raise RunError(
             f"{path} looks like a secret, and the code is uploaded to the bucket; name it in "
             ".gitignore, or have git track it if it is none"
         )
+
+
+def _named_as_a_secret(name: Path) -> bool:
+    lower = PurePosixPath(name.as_posix().lower())
+    folder = f"/{lower.parent}/"
+    return any(lower.match(secret) for secret in _SECRETS) or any(
+        f"/{secret}/" in folder for secret in _SECRET_FOLDERS
+    )
+
+
+def _has_a_private_key(file: Path) -> bool:
+    """Whether it is JSON with a private key, as Google gives for a service account."""
+    if file.suffix.lower() != ".json":
+        return False
+    try:
+        return file.stat().st_size <= _KEY_BYTES and b'"private_key"' in file.read_bytes()
+    except OSError:
+        return False  # which is said once it is packed
 
 
 def _in_repository(folder: Path) -> bool:

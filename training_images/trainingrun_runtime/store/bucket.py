@@ -41,7 +41,9 @@ from .storage_errors import (
     StoreFullError,
     TakenError,
     UnreachableError,
+    UnusableError,
     explain,
+    is_panic,
     may_be_anothers_answer,
     needs_tls,
 )
@@ -95,7 +97,8 @@ class Bucket:
             region: Region of the bucket. Default: $AWS_REGION and the client's own rules.
 
         Raises:
-            StorageError: The URI is not one of these, or the local folder cannot be made.
+            StorageError: The URI is not one of these, the local folder cannot be made, or no
+                request can be made with the endpoint, the region or the credentials.
         """
         if urlsplit(uri).scheme == "s3":
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
@@ -368,6 +371,15 @@ class Bucket:
             if isinstance(found, UnreachableError) and speaks_tls(self.endpoint):
                 found = needs_tls(self.at())
             raise found from None
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            # It passes each `except Exception`: a driver would end without a document, and its
+            # attempt be repeated for ever.
+            raise UnusableError(
+                f"no request can be made to {self.at()} with these settings; correct its address, "
+                "region and credentials, which may hold a character that does not belong there"
+            ) from None
 
     def _connect_anew(self) -> None:
         """Have the next request open a connection of its own.

@@ -5,6 +5,7 @@ not answer.
 """
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import Mapping
@@ -17,7 +18,14 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import obstore
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
 
-from .storage_errors import CA_ENV, EndpointError, StorageError, explain
+from .storage_errors import (
+    CA_ENV,
+    CredentialsError,
+    EndpointError,
+    StorageError,
+    UnusableError,
+    explain,
+)
 
 _CONNECT = {"connect_timeout": timedelta(seconds=3)}
 CLIENT = {**_CONNECT, "timeout": timedelta(seconds=10)}
@@ -37,6 +45,23 @@ RETRIES = {
     },
 }
 _AZURE = ("az", "abfs", "abfss")
+_AZURE_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+_ADDRESS = re.compile(r"https?://[^/@?#\x00-\x20\x7f]+(/[^@?#\x00-\x20\x7f]*)?")
+"""Without credentials and a query, as in `storage.endpoint`."""
+_REGION = re.compile(r"[A-Za-z0-9._-]+")
+_CREDENTIALS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    **dict.fromkeys(
+        _AZURE,
+        (
+            "AZURE_STORAGE_ACCOUNT_NAME",
+            "AZURE_STORAGE_ACCOUNT_KEY",
+            "AZURE_STORAGE_SAS_KEY",
+            "AZURE_STORAGE_SAS_TOKEN",
+        ),
+    ),
+}
+"""Variables of one line; those of Google are JSON, in which a line may end."""
 
 
 _started = False
@@ -96,6 +121,7 @@ def open_store(
             return LocalStore(path, mkdir=True)
         if not name:
             raise StorageError(f"storage.uri names no bucket; write {parts.scheme}://bucket/path")
+        _require_usable(parts, endpoint, region)
         options: dict[str, Any] = {
             "prefix": path.strip("/") or None,
             "client_options": {**client, **_authorities()},
@@ -117,6 +143,50 @@ def open_store(
     raise StorageError(
         f"storage.uri starts with {parts.scheme}://; use s3, gs, az, abfs, pvc or file"
     )
+
+
+def _require_usable(parts: SplitResult, endpoint: str | None, region: str | None) -> None:
+    """Refuse what the client takes and then panics of in each request, without a sentence.
+
+    Raises:
+        LastingError: A setting is none that a request can be made with.
+    """
+    if parts.scheme == "s3":
+        if endpoint:
+            _require_address(endpoint, "the endpoint")
+        region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if region and not _REGION.fullmatch(region):
+            raise UnusableError(
+                f"the region is {region!r}, which is no name of one; write it like eu-west-1"
+            )
+    elif parts.scheme in _AZURE:
+        for name in _AZURE_ENDPOINTS:
+            if url := os.environ.get(name):
+                _require_address(url, name)
+    if re.search(r"[\x00-\x20\x7f]", bucket := bucket_of(parts)):
+        raise UnusableError(f"the bucket is {bucket!r}; write its name without spaces")
+    for name in _CREDENTIALS.get(parts.scheme, ()):
+        if re.search(r"[\x00-\x1f\x7f]", os.environ.get(name, "")):
+            # A Secret that is made of a file has the line break at its end.
+            raise CredentialsError(
+                f"{name} has a line break or another control character in it; write it without "
+                "one into the Secret that storage.credentialsSecret names, as `kubectl create "
+                "secret generic --from-literal` does"
+            )
+
+
+def _require_address(url: str, what: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.port != 0 and parts.hostname is not None and parts.netloc.isascii()
+    except ValueError:
+        usable = False
+    if not usable or not _ADDRESS.fullmatch(url):
+        shown = re.sub(r".*@|[?#].*", "", url, flags=re.DOTALL)  # without a password
+        raise UnusableError(
+            f"{what} is {shown!r}, which is no address of a server; write it with http:// or "
+            "https:// and without credentials, like https://minio.example.com:9000"
+        )
 
 
 def open_single_deletes(uri: str) -> Any:
@@ -145,7 +215,7 @@ def _azure_service(account: str) -> str:
     if os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() == "true":
         emulator = os.environ.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
         return f"{emulator.rstrip('/')}/{account}"
-    named = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT")
+    named = next(filter(None, map(os.environ.get, _AZURE_ENDPOINTS)), None)
     return (named or f"https://{account}.blob.core.windows.net").rstrip("/")
 
 

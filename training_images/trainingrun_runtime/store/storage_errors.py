@@ -212,6 +212,11 @@ def explain(error: Exception, uri: str, endpoint: str | None) -> StorageError:
     return StorageError(f"{at} answered with an error: {detail}")
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether the client has met what it did not expect, of which its code in Rust panics."""
+    return type(error).__name__ == "PanicException"  # of a module that cannot be imported
+
+
 def may_be_anothers_answer(error: Exception) -> bool:
     """Whether what has answered gave no error code, as a store does except to a HEAD request."""
     text = text_of(error)
