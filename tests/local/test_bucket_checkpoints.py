@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -12,7 +14,7 @@ from support.checkpoints import saved
 from trainingrun_protocol.contract import ContractCheckpoints
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.store import bucket as bucket_module
-from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store import manifest, verification
 from trainingrun_runtime.store.bucket import Bucket, StorageError
 from trainingrun_runtime.store.manifest import (
     FileDigest,
@@ -22,8 +24,14 @@ from trainingrun_runtime.store.manifest import (
     digest_folder,
 )
 from trainingrun_runtime.store.retention import sweep
-from trainingrun_runtime.store.storage_errors import AbsentError
+from trainingrun_runtime.store.storage_errors import AbsentError, UnusableError
 from trainingrun_runtime.store.verification import newest_intact, verify
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 def test_what_is_committed_is_restored(bucket: Bucket, tmp_path: Path) -> None:
@@ -62,6 +70,42 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
     assert [entry.manifest for entry in skipped] == [torn]
     assert f"the checkpoint of step 20 is damaged: {key}" in skipped[0].reason
     assert said in skipped[0].reason
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["deep", "shallow"])
+@pytest.mark.parametrize(
+    ("of", "method", "wrong"),
+    [
+        pytest.param("state.pt", "size", lambda _: None, id="no file"),
+        pytest.param("state.pt", "size", lambda size: size - 1, id="a smaller file"),
+        pytest.param("state.pt", "read", lambda part: part[:-1], id="a body that is cut off"),
+        pytest.param(
+            "state.pt", "read", lambda part: memoryview(bytes(part[::-1])), id="another body"
+        ),
+        pytest.param(".json", "get", lambda content: content[:-1], id="half a manifest"),
+    ],
+)
+def test_a_wrong_answer_of_the_store_refuses_no_checkpoint(
+    bucket: Bucket,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of: str,
+    method: str,
+    wrong: Callable[[Any], Any],
+    deep: bool,
+) -> None:
+    saved(bucket, tmp_path, step=10, index=1)
+    newest = saved(bucket, tmp_path, step=20, index=2)
+    answers, asked = [wrong, wrong], getattr(type(bucket), method)
+
+    def answer(self: Bucket, key: str, *arguments: int) -> Any:
+        right = asked(self, key, *arguments)
+        newest_own = key.endswith(of) and ("-2/" in key or key == newest.key)
+        return answers.pop()(right) if newest_own and answers else right
+
+    monkeypatch.setattr(type(bucket), method, answer)
+    assert newest_intact(bucket, deep=deep) == (newest, [])
+    assert not answers or (method == "read" and not deep), "it was asked for again"
 
 
 def test_a_shallow_check_finds_what_is_torn_but_reads_nothing(
@@ -108,6 +152,19 @@ def test_a_manifest_under_another_name_does_not_count(bucket: Bucket, tmp_path: 
     found, skipped = newest_intact(bucket)
     assert found == manifest
     assert "it says that it is manifests/000001-000001.json" in skipped[0].reason
+
+
+def test_a_manifest_that_nobody_would_read_is_not_committed(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = saved(bucket, tmp_path, step=10, index=1)
+    size = len(bucket.get(found.key) or b"")
+    monkeypatch.setattr(manifest, "LARGEST", size)
+    commit(bucket, found.model_copy(update={"index": 2}))
+    monkeypatch.setattr(manifest, "LARGEST", size - 1)
+    with pytest.raises(UnusableError, match=r"of 2 files is too large .*; write fewer and larger"):
+        commit(bucket, found.model_copy(update={"index": 3}))
+    assert [entry.key[-6:] for entry in bucket.list("manifests")] == ["1.json", "2.json"]
 
 
 def test_two_drivers_in_one_fencing_token_cannot_both_commit(

@@ -9,12 +9,18 @@ import pytest
 
 from support.checkpoints import saved
 from trainingrun_protocol.contract import ContractRestore
-from trainingrun_runtime.store import restore_source, retention
+from trainingrun_runtime.store import restore_source, retention, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest, committed
 from trainingrun_runtime.store.restore_source import NothingToRestore, choose, find, folder
 
 Source = Callable[..., ContractRestore]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -214,8 +220,13 @@ def test_a_wanted_step_that_is_deleted_meanwhile_is_a_sentence_with_those_that_a
 
 
 def test_a_run_that_deletes_faster_than_it_is_read_is_a_sentence(
-    source: Bucket, wanted: Source, tmp_path: Path, live: Callable[..., None]
+    source: Bucket,
+    wanted: Source,
+    tmp_path: Path,
+    live: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(verification, "PAUSES_S", ())  # each request is another deletion
     saved(source, tmp_path, step=10, index=10)
 
     def happens() -> None:

@@ -24,7 +24,7 @@ from trainingrun.reconciling.bookkeeping import Bookkeeping
 from trainingrun_protocol.contract import STACKS_REQUEST_FILE, STATE_DIRECTORY_ENV
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import kept_stacks, manifest, run_result, start_traces
+from trainingrun_runtime.store import kept_stacks, manifest, run_result, start_traces, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.metrics_writer import ReportWriter
@@ -32,6 +32,12 @@ from trainingrun_runtime.store.reported_metrics import Row
 from trainingrun_runtime.store.start_traces import ProcessTimes, RankTimes, StartTrace
 
 UID = "1a2b3c4d-0000-0000-0000-000000000000"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 class StoredRun:

@@ -16,7 +16,7 @@ from support.sweeps import SWEEP, a_trial, note
 from trainingrun_protocol.progress import ProgressResult
 from trainingrun_runtime import results
 from trainingrun_runtime.coordinator.inbox import Inbox
-from trainingrun_runtime.store import run_result
+from trainingrun_runtime.store import run_result, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.metrics_writer import ReportWriter
@@ -24,6 +24,12 @@ from trainingrun_runtime.store.reported_metrics import Row
 from trainingrun_runtime.store.storage_errors import DamagedError
 from trainingrun_runtime.sweep import record
 from trainingrun_runtime.sweep.record import Origin
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_killed_script_costs_the_steps_since_its_last_checkpoint_and_no_bit(
 ) -> None:
     run = a_run(
         sample, "--folder", FOLDER, "--steps", str(STEPS), "--save-every", "60",
-        "--step-seconds", "0.2",
+        "--step-seconds", "0.3",
     )  # fmt: skip
     run.start()
     run.wait_until(lambda progress: progress.checkpoint is not None)

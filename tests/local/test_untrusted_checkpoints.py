@@ -10,7 +10,7 @@ from blake3 import blake3
 from ray.train import Checkpoint
 
 from trainingrun_runtime.checkpoints import checkpoint_files
-from trainingrun_runtime.store import manifest
+from trainingrun_runtime.store import manifest, verification
 from trainingrun_runtime.store.bucket import Bucket, Entry, StorageError
 from trainingrun_runtime.store.manifest import FileDigest, Manifest
 from trainingrun_runtime.store.verification import newest_intact, verify
@@ -37,6 +37,12 @@ def a_manifest(index: int = 1, **changes: Any) -> Manifest:
             **changes,
         }
     )
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from trainingrun_runtime.checkpoints.tensor_files import TensorsOfFile
 from trainingrun_runtime.store import manifest, restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.manifest import Manifest
-from trainingrun_runtime.store.storage_errors import DamagedError, StorageError
+from trainingrun_runtime.store.storage_errors import AbsentError, DamagedError, StorageError
 
 ONES = 300_000
 FOUR_RANKS = [
@@ -30,6 +30,12 @@ FOUR_RANKS = [
     *(f"state-{rank}.safetensors" for rank in range(2)),
     *(f"rank-{rank}.safetensors" for rank in range(4)),
 ]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -145,6 +151,38 @@ def test_a_damaged_file_is_named_and_not_kept(
     assert fetched.fetch(share) == reason, "what is kept is not read again"
     bucket.delete([f"{found.path}/{name}"])
     assert fetched.fetch(share) == f"{found.path}/{name} is missing"
+    fetched.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("wrong", ["cut off", "another body", "missing"])
+def test_a_file_of_which_a_store_gives_a_wrong_answer_is_downloaded_as_it_was_committed(
+    bucket: Bucket,
+    tmp_path: Path,
+    place: str,
+    ranks: int,
+    wrong: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, name = saved(bucket, tmp_path / "local", step=10), "rank-0/state.pt"
+    content, read, answers = bucket.get(f"{found.path}/{name}"), Bucket.read, [wrong]
+
+    def answer(self: Bucket, key: str, start: int, end: int) -> memoryview:
+        right = read(self, key, start, end)
+        match answers and answers.pop():
+            case "cut off":
+                return right[:-1]
+            case "another body":
+                return memoryview(bytes(right[::-1]))
+            case "missing":
+                raise AbsentError(f"there is no {key}")
+        return right
+
+    monkeypatch.setattr(Bucket, "read", answer)
+    fetched = Fetched(bucket, found, ranks=ranks)
+    assert fetched.fetch(Share([], [], [name])) is None
+    assert fetched.content(name).open().read() == content
+    assert not answers
     fetched.close()
 
 

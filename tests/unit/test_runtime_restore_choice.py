@@ -10,9 +10,15 @@ import torch
 from support.checkpoints import put, saved
 from trainingrun_protocol.contract import ContractRestore
 from trainingrun_runtime.coordinator.ranks import RestoreSearch
-from trainingrun_runtime.store import restore_source
+from trainingrun_runtime.store import restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.worker import restore
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
 class Remote:

@@ -4,11 +4,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from trainingrun_runtime.checkpoints import downloads
 from trainingrun_runtime.coordinator.checkpoints import Command
@@ -40,12 +42,34 @@ def bucket(tmp_path: Path) -> Bucket:
     return Bucket.open(f"file://{tmp_path}/run")
 
 
+class Clock:
+    """One that goes on as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Folder(ScriptFolder):
+    """One that was empty when the scripts began, with a clock of its own."""
+
+    def __init__(self, path: Path, bucket: Bucket) -> None:
+        self.clock = Clock()
+        super().__init__(path, self.clock)
+        self.prepare(bucket, None, RETRY)
+
+    def later(self, ended: Mapping[int, tuple[int, float]] | None = None) -> FolderState:
+        """What it is once looks have seen the same for as long as it takes."""
+        self.state(ended or {}, 2)
+        self.clock.now += LATER
+        return self.state(ended or {}, 2)
+
+
 @pytest.fixture
-def folder(tmp_path: Path, bucket: Bucket) -> ScriptFolder:
-    """One that was empty when the scripts began."""
-    found = ScriptFolder(tmp_path / "pod")
-    found.prepare(bucket, None, RETRY)
-    return found
+def folder(tmp_path: Path, bucket: Bucket) -> Folder:
+    return Folder(tmp_path / "pod", bucket)
 
 
 def committed(bucket: Bucket, **files: str) -> Manifest:
@@ -63,64 +87,173 @@ def committed(bucket: Bucket, **files: str) -> Manifest:
     )
 
 
-def test_a_file_counts_once_it_has_not_changed_for_some_seconds(folder: ScriptFolder) -> None:
+def test_a_file_counts_once_it_has_not_changed_for_some_seconds(folder: Folder) -> None:
     (folder.path / "last.pt").write_text("a")
-    now = time.time()
-    assert not folder.state({}, 2, now).settled
-    found = folder.state({}, 2, now + LATER)
+    folder.clock.now += LATER
+    assert not folder.state({}, 2).settled
+    folder.clock.now += SETTLED_S - 0.1
+    assert not folder.state({}, 2).settled
+    folder.clock.now += 0.2
+    found = folder.state({}, 2)
     assert found.settled
     assert found.files == {"last.pt": True}
 
 
-def test_a_file_that_is_open_for_writing_does_not_count(folder: ScriptFolder) -> None:
+def test_a_folder_that_was_renamed_has_changed_though_no_time_of_its_files_has(
+    folder: Folder,
+) -> None:
+    """Each pod renames its part of a checkpoint, and another pod may be about to."""
+    (folder.path / "step-10.tmp").mkdir()
+    (folder.path / "step-10.tmp/rank-0.pt").write_text("a")
+    folder.later()
+    (folder.path / "step-10.tmp").rename(folder.path / "step-10")
+    assert not folder.state({}, 2).settled
+    assert folder.later().settled
+
+
+def test_a_deletion_is_a_change(folder: Folder) -> None:
+    """A script may delete its last checkpoint, gather its state, and write the next one."""
+    for name in ("last.pt", "config.json"):
+        (folder.path / name).write_text("a")
+    assert folder.later().settled
+    (folder.path / "last.pt").unlink()
+    assert not folder.state({}, 2).settled
+    assert folder.later().settled
+
+
+def test_what_changes_during_a_look_is_not_settled(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk through a large folder takes a while, at the end of which a file is closed."""
+    look = ScriptFolder._look
+
+    def takes_long(self: ScriptFolder) -> tuple[dict[str, script_folder.Stamp], bool]:
+        folder.clock.now += LATER
+        return look(self)
+
+    (folder.path / "last.pt").write_text("a")
+    monkeypatch.setattr(ScriptFolder, "_look", takes_long)
+    assert not folder.state({}, 2).settled
+    assert not folder.state({}, 2).settled, "the first look that saw it has just ended"
+
+
+def test_a_file_that_is_open_for_writing_does_not_count(folder: Folder) -> None:
     with (folder.path / "last.pt").open("w") as file:
         file.write("half")
         file.flush()
-        assert not folder.state({}, 2, time.time() + LATER).settled
-    assert folder.state({}, 2, time.time() + LATER).settled
+        assert not folder.later().settled
+        assert not folder.later().settled
+    assert folder.later().settled
 
 
-def test_nothing_is_settled_while_a_file_is_written_that_is_to_be_renamed(
-    folder: ScriptFolder,
-) -> None:
+def test_a_file_counts_some_seconds_after_it_was_closed(folder: Folder) -> None:
+    """It may be about to be renamed, or the script was just ended by a signal."""
+    with (folder.path / "last.pt").open("w") as file:
+        file.write("half")
+        file.flush()
+        folder.state({}, 2)
+    folder.clock.now += LATER  # looks through a large folder are as far apart
+    assert not folder.state({}, 2).settled
+    assert folder.later().settled
+
+
+def test_nothing_is_settled_while_a_file_is_written_that_is_to_be_renamed(folder: Folder) -> None:
     """A rank of another pod may have renamed its file of the same checkpoint before."""
     (folder.path / "old.pt").write_text("a")
-    assert folder.state({}, 2, time.time() + LATER).settled
+    assert folder.later().settled
     for name, holds_up in (("rank-1.pt.tmp", True), ("tmp-3/a.pt", True), ("out.log", False)):
         file = folder.path / name
         file.parent.mkdir(exist_ok=True)
         with file.open("w"):
-            assert folder.state({}, 2, time.time() + LATER).settled is not holds_up
-        assert folder.state({}, 2, time.time() + LATER).settled
+            assert folder.state({}, 2).settled is not holds_up
+            assert folder.later().settled is not holds_up
+        assert folder.state({}, 2).settled is not holds_up, "it may be renamed next"
+        assert folder.later().settled
 
 
 def test_a_file_that_was_moved_or_copied_with_its_times_has_changed(
-    folder: ScriptFolder, tmp_path: Path
+    folder: Folder, tmp_path: Path
 ) -> None:
-    (tmp_path / "other").write_text("a")
-    os.utime(tmp_path / "other", (1, 1))
+    for file in (tmp_path / "other", folder.path / "last.pt"):
+        file.write_text("a")
+        os.utime(file, (1, 1))
+    assert folder.later().settled
     os.replace(tmp_path / "other", folder.path / "last.pt")
-    assert not folder.state({}, 2, time.time()).settled
+    assert not folder.state({}, 2).settled
 
 
-def test_what_scripts_wrote_that_have_ended_with_0_is_whole_at_once(folder: ScriptFolder) -> None:
+def test_what_scripts_wrote_that_have_ended_with_0_is_whole_at_once(folder: Folder) -> None:
     (folder.path / "last.pt").write_text("a")
     now = time.time()
-    assert not folder.state({0: (0, now)}, 2, now).settled
-    assert folder.state({0: (0, now), 1: (0, now)}, 2, now).settled
+    assert not folder.state({0: (0, now)}, 2).settled
+    assert folder.state({0: (0, now), 1: (0, now)}, 2).settled
 
 
 @pytest.mark.parametrize("code", [1, -15])
 def test_what_changed_shortly_before_a_script_ended_otherwise_never_counts(
-    folder: ScriptFolder, code: int
+    folder: Folder, code: int
 ) -> None:
     (folder.path / "last.pt").write_text("half")
+    folder.state({}, 2)
+    folder.clock.now += SETTLED_S - 1
+    folder.state({}, 2)
     now = time.time()
-    ended = {0: (code, now), 1: (0, now)}
-    assert not folder.state(ended, 2, now).settled
-    assert not folder.state(ended, 2, now + LATER).settled
-    assert folder.state({0: (code, now + LATER), 1: (0, now)}, 2, now + LATER).settled
-    assert folder.state({0: (code, now - LATER), 1: (0, now)}, 2, now).settled, "another's file"
+    assert not folder.later({0: (code, now)}).settled, "nor while another one runs"
+    assert not folder.later({0: (code, now), 1: (0, now)}).settled
+
+
+@pytest.mark.parametrize("code", [1, -15])
+def test_what_was_settled_before_a_script_ended_otherwise_counts(folder: Folder, code: int) -> None:
+    (folder.path / "last.pt").write_text("whole")
+    assert folder.later().settled
+    assert folder.state({0: (code, time.time()), 1: (code, time.time())}, 2).settled
+
+
+@pytest.mark.parametrize("code", [1, -15])
+def test_what_another_script_did_after_one_has_ended_otherwise_counts(
+    folder: Folder, code: int
+) -> None:
+    """A rank without a handler of SIGTERM; another one saves, and deletes what is older."""
+    for name in ("1.pt", "config.json"):
+        (folder.path / name).write_text("whole")
+    folder.later()
+    ended = {0: (code, time.time() - 60)}
+    (folder.path / "2.pt").write_text("whole")
+    assert not folder.state(ended, 2).settled, "it is being written"
+    (folder.path / "1.pt").unlink()
+    assert folder.state({**ended, 1: (0, time.time())}, 2).settled
+
+
+def test_a_file_that_was_open_when_a_signal_ended_its_script_never_counts(folder: Folder) -> None:
+    """It may have been written to long before, by a script that waits for its store."""
+    with (folder.path / "big.pt").open("w") as file:
+        file.write("half")
+        file.flush()
+        folder.later()
+        folder.later()
+    now = time.time()
+    assert not folder.later({0: (-15, now)}).settled
+    assert not folder.later({0: (-15, now), 1: (0, now)}).settled
+
+
+def test_a_folder_that_was_renamed_shortly_before_a_signal_never_counts(folder: Folder) -> None:
+    (folder.path / "step-10.tmp").mkdir()
+    (folder.path / "step-10.tmp/rank-0.pt").write_text("a")
+    folder.later()
+    (folder.path / "step-10.tmp").rename(folder.path / "step-10")
+    now = time.time() + LATER  # by its times it has not changed for long
+    assert not folder.later({0: (-15, now), 1: (-15, now)}).settled
+
+
+def test_a_folder_in_which_a_file_was_deleted_shortly_before_a_signal_never_counts(
+    folder: Folder,
+) -> None:
+    for name in ("last.pt", "config.json"):
+        (folder.path / name).write_text("a")
+    folder.later()
+    (folder.path / "last.pt").unlink()
+    now = time.time() + LATER
+    assert not folder.later({0: (-15, now), 1: (-15, now)}).settled
 
 
 @pytest.mark.parametrize(
@@ -133,14 +266,37 @@ def test_what_changed_shortly_before_a_script_ended_otherwise_never_counts(
         ("tmp-checkpoint-500/model.safetensors", True),
         ("runs/events.out.tfevents.1.host", True),
         ("train.log", True),
+        ("step-10/.metadata", False),
+        ("step-10/.metadata.tmp", True),
+        ("tmp-step-10/.metadata", True),
+        (".metadata/0.pt", True),
     ],
 )
 def test_temporary_names_are_left_out(name: str, temporary: bool) -> None:
     assert is_temporary(name) is temporary
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_checkpoint_of_torch_distributed_is_loaded_as_it_was_saved(
+    folder: Folder, bucket: Bucket, tmp_path: Path
+) -> None:
+    weights = {"weight": torch.arange(4.0)}
+    dcp.save(weights, checkpoint_id=folder.path / "step-10")
+    state = folder.later()
+    assert state.settled
+    save = Save(1, state.fingerprint, tuple(sorted(state.files)))
+    assert folder.upload(save, bucket, KEY, 0, RETRY)
+    manifest = committed(bucket)
+
+    for restored in (folder, ScriptFolder(tmp_path / "another pod")):
+        restored.prepare(bucket, manifest, RETRY)
+        found = {"weight": torch.zeros(4)}
+        dcp.load(found, checkpoint_id=restored.path / "step-10")
+        assert torch.equal(found["weight"], weights["weight"])
+
+
 def test_a_folder_gets_what_was_committed_and_keeps_what_is_the_same(
-    folder: ScriptFolder, bucket: Bucket
+    folder: Folder, bucket: Bucket
 ) -> None:
     manifest = committed(bucket, **{"a/x.pt": "new", "same.pt": "same", "gone.pt": "back"})
     (folder.path / "a").mkdir()
@@ -157,17 +313,17 @@ def test_a_folder_gets_what_was_committed_and_keeps_what_is_the_same(
     assert found["a/x.pt"].read_text() == "new"
     assert found["gone.pt"].read_text() == "back"
     assert found["same.pt"].stat().st_ino == before.st_ino
-    state = folder.state({}, 1, time.time() + LATER)
+    state = folder.state({}, 1)
     assert not any(state.files.values()), "nothing was written since"
     (folder.path / "same.pt").write_text("more")
-    assert folder.state({}, 1, time.time()).files["same.pt"]
+    assert folder.state({}, 1).files["same.pt"]
     downloads.complete(bucket, None, folder.path)
     assert list(folder.path.iterdir()) == []
 
 
-def test_a_part_is_uploaded_with_its_digests(folder: ScriptFolder, bucket: Bucket) -> None:
+def test_a_part_is_uploaded_with_its_digests(folder: Folder, bucket: Bucket) -> None:
     (folder.path / "last.pt").write_text("weights")
-    state = folder.state({}, 1, time.time() + LATER)
+    state = folder.state({}, 1)
     save = Save(1, state.fingerprint, ("last.pt",))
     assert folder.upload(save, bucket, KEY, 3, RETRY)
     assert bucket.get(f"{KEY}/last.pt") == b"weights"
@@ -175,10 +331,10 @@ def test_a_part_is_uploaded_with_its_digests(folder: ScriptFolder, bucket: Bucke
 
 
 def test_a_part_that_changed_since_it_was_planned_is_no_part(
-    folder: ScriptFolder, bucket: Bucket
+    folder: Folder, bucket: Bucket
 ) -> None:
     (folder.path / "last.pt").write_text("weights")
-    state = folder.state({}, 1, time.time() + LATER)
+    state = folder.state({}, 1)
     (folder.path / "last.pt").write_text("weightz")
     assert not folder.upload(Save(1, state.fingerprint, ("last.pt",)), bucket, KEY, 0, RETRY)
     (folder.path / "last.pt").unlink()
@@ -186,10 +342,10 @@ def test_a_part_that_changed_since_it_was_planned_is_no_part(
 
 
 def test_a_folder_that_the_script_has_deleted_is_an_empty_part(
-    folder: ScriptFolder, bucket: Bucket
+    folder: Folder, bucket: Bucket
 ) -> None:
     folder.path.rmdir()
-    state = folder.state({}, 1, time.time() + LATER)
+    state = folder.state({}, 1)
     assert folder.upload(Save(1, state.fingerprint, ()), bucket, KEY, 0, RETRY)
 
 
@@ -201,13 +357,13 @@ def during(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> Callable[..., boo
     """
     writing = Bucket.writing
 
-    def upload(folder: ScriptFolder, does: Callable[[], object], *of: str, at: str) -> bool:
+    def upload(folder: Folder, does: Callable[[], object], *of: str, at: str) -> bool:
         for name in of:
             file = folder.path / name
             file.parent.mkdir(exist_ok=True)
             file.write_text(name)
             time.sleep(0.02)  # more than the precision of a file's times
-        state = folder.state({}, 1, time.time() + LATER)
+        state = folder.state({}, 1)
 
         @contextmanager
         def and_does(
@@ -226,7 +382,7 @@ def during(monkeypatch: pytest.MonkeyPatch, bucket: Bucket) -> Callable[..., boo
 
 
 def test_a_file_that_appears_while_others_are_uploaded_is_in_the_next_checkpoint(
-    folder: ScriptFolder, bucket: Bucket, during: Callable[..., bool]
+    folder: Folder, bucket: Bucket, during: Callable[..., bool]
 ) -> None:
     def writes() -> None:
         (folder.path / "2").mkdir()
@@ -238,7 +394,7 @@ def test_a_file_that_appears_while_others_are_uploaded_is_in_the_next_checkpoint
 
 @pytest.mark.parametrize("changed", ["1/model.pt", "1/state.pt"], ids=["later", "now"])
 def test_a_saved_file_that_is_written_to_before_it_is_uploaded_makes_no_checkpoint(
-    folder: ScriptFolder, during: Callable[..., bool], changed: str
+    folder: Folder, during: Callable[..., bool], changed: str
 ) -> None:
     def writes() -> None:
         (folder.path / changed).write_text("other")
@@ -247,7 +403,7 @@ def test_a_saved_file_that_is_written_to_before_it_is_uploaded_makes_no_checkpoi
 
 
 def test_a_file_that_is_overwritten_with_each_checkpoint_is_uploaded_before_the_others(
-    folder: ScriptFolder, bucket: Bucket, during: Callable[..., bool]
+    folder: Folder, bucket: Bucket, during: Callable[..., bool]
 ) -> None:
     def writes() -> None:
         (folder.path / "latest").write_text("2")
@@ -256,25 +412,25 @@ def test_a_file_that_is_overwritten_with_each_checkpoint_is_uploaded_before_the_
     assert bucket.get(f"{KEY}/latest") == b"latest"
 
 
-def deletes(folder: ScriptFolder) -> None:
+def deletes(folder: Folder) -> None:
     shutil.rmtree(folder.path / "1")
 
 
-def renames(folder: ScriptFolder) -> None:
+def renames(folder: Folder) -> None:
     (folder.path / "1").rename(folder.path / "best")
 
 
-def replaces(folder: ScriptFolder) -> None:
+def replaces(folder: Folder) -> None:
     (folder.path / "new.tmp").write_text("1/same.pt")
     (folder.path / "new.tmp").rename(folder.path / "1/model.pt")
 
 
 @pytest.mark.parametrize("does", [deletes, renames, replaces])
 def test_what_is_deleted_or_replaced_meanwhile_is_in_the_checkpoint_as_it_was(
-    folder: ScriptFolder,
+    folder: Folder,
     bucket: Bucket,
     during: Callable[..., bool],
-    does: Callable[[ScriptFolder], None],
+    does: Callable[[Folder], None],
 ) -> None:
     assert during(folder, lambda: does(folder), "1/model.pt", "2/model.pt", at="2/model.pt")
     assert bucket.get(f"{KEY}/1/model.pt") == b"1/model.pt"
@@ -282,7 +438,7 @@ def test_what_is_deleted_or_replaced_meanwhile_is_in_the_checkpoint_as_it_was(
 
 
 def test_a_file_that_is_written_to_and_then_deleted_makes_no_checkpoint(
-    folder: ScriptFolder, during: Callable[..., bool]
+    folder: Folder, during: Callable[..., bool]
 ) -> None:
     def does() -> None:
         (folder.path / "1/model.pt").write_text("1/wrong.pt")
@@ -292,7 +448,7 @@ def test_a_file_that_is_written_to_and_then_deleted_makes_no_checkpoint(
 
 
 def test_so_many_files_are_held_open_for_that_and_those_that_are_uploaded_last(
-    folder: ScriptFolder, during: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+    folder: Folder, during: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script_folder, "_MOST_HELD", 1)
     names = ("1/model.pt", "2/model.pt", "3/model.pt")
@@ -310,8 +466,7 @@ def test_no_file_of_a_volume_is_held_open_since_its_folder_could_not_be_deleted_
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as volume:
         (tmp_path / "pod").symlink_to(volume)
-        folder = ScriptFolder(tmp_path / "pod")
-        folder.prepare(bucket, None, RETRY)
+        folder = Folder(tmp_path / "pod", bucket)
 
         def is_open() -> list[str]:
             return [
@@ -328,7 +483,7 @@ def test_no_file_of_a_volume_is_held_open_since_its_folder_could_not_be_deleted_
 
 
 def test_the_second_discarded_checkpoint_in_a_row_is_said_with_what_to_do(
-    folder: ScriptFolder, during: Callable[..., bool], caplog: pytest.LogCaptureFixture
+    folder: Folder, during: Callable[..., bool], caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = iter(["other", "another", "one more", "the last"])
 

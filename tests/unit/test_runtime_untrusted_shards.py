@@ -26,6 +26,12 @@ from trainingrun_runtime.store.manifest import Manifest
 from trainingrun_runtime.store.storage_errors import StorageError
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong in a store is asked for again without a pause."""
+    monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, 0.0))
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of two ranks, which no test changes."""

@@ -190,10 +190,18 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
     """Write a checkpoint's manifest. Call it after the last of its files is in the bucket.
 
     Raises:
-        StorageError: It could not be written, or another manifest is there that has this fencing
-            token and index, which means that two drivers hold the same fencing token.
+        StorageError: It could not be written, it would be larger than what is read, or another
+            manifest is there that has this fencing token and index, which means that two drivers
+            hold the same fencing token.
     """
     content = manifest.model_dump_json(by_alias=True).encode()
+    if len(content) > LARGEST:
+        # Nobody would restore it, and meanwhile a sweep deletes the ones that can be.
+        raise UnusableError(
+            f"a checkpoint of {len(manifest.files)} files is too large to be listed: its manifest "
+            f"has {len(content)} bytes, and {LARGEST} are read; write fewer and larger files, or "
+            "with torchrun keep fewer checkpoints in $TRAININGRUN_CHECKPOINT_DIR"
+        )
     if not bucket.create(manifest.key, content):
         raise UnusableError(f"{bucket.uri(manifest.key)} is taken: another driver writes here too")
 

@@ -1,22 +1,53 @@
-"""Whether a checkpoint's files are as its manifest says, and which checkpoint is restored."""
+"""Whether a checkpoint's files are as its manifest says, and which checkpoint is restored.
 
+A store, or a proxy before it, may give one wrong answer, such as a 404 while a server of it starts
+or a body that was cut off. If the only checkpoint of a run were refused for that, the run would
+begin at step 0. So what is wrong is asked for again before it counts as damaged.
+"""
+
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import partial, wraps
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 from blake3 import blake3
 
 from .bucket import Bucket
 from .manifest import FOLDER, Manifest, read_all
 from .storage_errors import AbsentError
+from .storage_retry import FIRST_WAIT_S
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 SEARCHES = 20
 """Of a folder that changes while it is searched."""
+PAUSES_S = (FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S)
+"""Seconds before each further request for what was found to be wrong."""
 _FILES_AT_ONCE = 4
 """Files verified at once; each is read with a few requests ahead of its own."""
+
+
+def _asked_again(wrong: Callable[P, str | None]) -> Callable[P, str | None]:
+    """The same, which asks again while something is wrong, as often as there are `PAUSES_S`."""
+
+    @wraps(wrong)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> str | None:
+        found = wrong(*args, **kwargs)
+        for pause in PAUSES_S:
+            if found is None:
+                break
+            log.warning("the store is asked again in %g s: %s", pause, found)
+            time.sleep(pause)
+            found = wrong(*args, **kwargs)
+        return found
+
+    return ask
 
 
 class Skipped(NamedTuple):
@@ -51,8 +82,11 @@ def newest_intact(
         The newest checkpoint whose files are all as committed, or none; and the newer ones that
         were skipped, newest first, with the reason. An event reports each of them to the user.
     """
-    for _ in range(SEARCHES):
+    for search in range(SEARCHES):
         readings = read_all(bucket)
+        if search < len(PAUSES_S) and any(isinstance(found, str) for _, found in readings):
+            time.sleep(PAUSES_S[search])  # a body that was cut off cannot be read either
+            continue
         found, skipped = _newest(bucket, readings, step, deep, refused)
         there = {entry.key for entry in bucket.list(FOLDER)} if found is None else None
         if there is None or there == {key for key, _ in readings}:
@@ -95,7 +129,8 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
         deep: Also read every file and compare its BLAKE3 digest; otherwise existence and size only.
 
     Returns:
-        None if it is intact, else a sentence that names the first wrong file.
+        None if it is intact, else a sentence that names the first wrong file, which was asked for
+        again.
 
     Raises:
         StorageError: The store did not answer, so it is unknown.
@@ -106,6 +141,7 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
 
     # By name, not by listing: other objects in the folder are irrelevant, and one key that the
     # client cannot decode would prevent the verification of the whole checkpoint.
+    @_asked_again
     def wrong_size(name: str) -> str | None:
         size, wanted = bucket.size(prefix + name), manifest.files[name].size
         if size is None:
@@ -122,6 +158,7 @@ def verify(bucket: Bucket, manifest: Manifest, deep: bool = True) -> str | None:
     return None
 
 
+@_asked_again
 def wrong_content(
     bucket: Bucket,
     manifest: Manifest,
@@ -135,7 +172,7 @@ def wrong_content(
         manifest: What it must be.
         name: Of the file.
         copy: Gets the content too, as for `Bucket.stream`: as many bytes as there must be, or
-            fewer, intact or not.
+            fewer, intact or not. What was wrong is read again, and overwrites it.
 
     Returns:
         None if it is intact, else a sentence.

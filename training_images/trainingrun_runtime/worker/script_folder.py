@@ -1,9 +1,13 @@
 """The folder of a pod into which scripts write their checkpoints, for all ranks of the pod.
 
 Nobody tells when a script has written a whole checkpoint. So the folder counts as one, with all
-files in it, once it is settled: no file is open for writing, and none has changed for `SETTLED_S`.
+files in it, once it is settled: looks have found the same files for `SETTLED_S`, and none open for
+writing. The files' own times do not say it: a folder that is renamed, as each pod does it with its
+part of a checkpoint, leaves them as they are, and a file that is deleted has none.
+
 What a script that has ended with 0 has written is whole. A script that has ended otherwise, such as
-by SIGTERM, may have left a file half written, which it changed shortly before.
+by SIGTERM, may have left a file half written, or a part of several files. After it counts what was
+settled before, and what scripts of other ranks have written since.
 
 A checkpoint is what the folder had once it was settled. Scripts go on while it is uploaded: what
 they write beside its files is in the next one, and what they delete or replace is held open until
@@ -14,7 +18,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
@@ -47,6 +51,9 @@ _TEMPORARY = (*_UNFINISHED, ".lock", ".log", "~")
 _UNFINISHED_BEGINNINGS = ("tmp-", "tmp_")
 _BEGINNINGS = (*_UNFINISHED_BEGINNINGS, ".", "events.out.tfevents.")
 """Beginnings of such names; the last is that of TensorBoard's files, which grow all the time."""
+_INDEX = ".metadata"
+"""What `torch.distributed.checkpoint` writes last and cannot load a checkpoint without. It is
+written as `.metadata.tmp`."""
 
 Stamp = tuple[int, int, int]
 """Size in bytes, time of the last change in nanoseconds, and the number of the file's inode."""
@@ -54,7 +61,8 @@ Stamp = tuple[int, int, int]
 
 def is_temporary(name: str) -> bool:
     """Whether a file is left out by its name, or by that of a folder that it is in."""
-    return _has_part(name, _BEGINNINGS, _TEMPORARY)
+    folder, _, own = name.rpartition("/")
+    return _has_part(folder if own == _INDEX else name, _BEGINNINGS, _TEMPORARY)
 
 
 def is_unfinished(name: str) -> bool:
@@ -71,12 +79,16 @@ class ScriptFolder:
 
     Args:
         path: where it is.
+        clock: a monotonic clock in seconds.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path, self._clock = path, clock
         self._first: dict[str, Stamp] = {}
-        self._whole: dict[str, Stamp] | None = None  # when no file was open for writing
+        self._seen: dict[str, Stamp] | None = {}  # by the last look; None: a file was open
+        self._since = clock()  # the end of the first look of those that have seen the same
+        self._whole: dict[str, Stamp] = {}  # when it was settled last
+        self._harmless: set[int] = set()  # ranks whose scripts have ended and left nothing half
         self._discarded = 0  # saves in a row that the script has changed while they were uploaded
 
     def prepare(self, bucket: Bucket, manifest: Manifest | None, retry: StorageRetry) -> None:
@@ -93,23 +105,27 @@ class ScriptFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         retry(lambda: downloads.complete(bucket, manifest, self.path))
-        self._first = self._stamps()
+        self._first = self._seen = self._whole = self._stamps()
+        self._since = self._clock()
 
-    def state(self, ended: Mapping[int, tuple[int, float]], ranks: int, now: float) -> FolderState:
+    def state(self, ended: Mapping[int, tuple[int, float]], ranks: int) -> FolderState:
         """What is in it.
 
         Args:
-            ended: exit codes of the scripts of this pod that have ended, and when, by rank.
+            ended: exit codes of the scripts of this pod that have ended, and when in Unix seconds,
+                by rank.
             ranks: scripts of this pod.
-            now: Unix time in seconds.
         """
-        (stamps, unfinished), running = self._look(), ranks - len(ended)
-        ends = [now] if running else []
-        ends += [at for code, at in ended.values() if code]
-        settled = not any(_just_before(end, stamps.values()) for end in ends)
-        if settled and running and (unfinished or stamps not in (self._first, self._whole)):
-            settled = not self._is_written()
-            self._whole = stamps if settled else None
+        began, running = self._clock(), ranks - len(ended)
+        stamps, unfinished = self._look()
+        for rank, (code, at) in ended.items():
+            if code == 0 or self._is_whole_at(at, stamps):
+                # For good: what is deleted later was not deleted by that script.
+                self._harmless.add(rank)
+        settled = not running or self._is_the_same(began, stamps, unfinished)
+        settled = settled and self._harmless >= ended.keys()
+        if settled:
+            self._whole = stamps
         return FolderState(
             files={name: self._first.get(name) != stamp for name, stamp in stamps.items()},
             fingerprint=_fingerprint(stamps),
@@ -198,6 +214,38 @@ class ScriptFolder:
                         found[inside] = _stamp(file.stat())
         return found, unfinished
 
+    def _is_the_same(self, began: float, stamps: dict[str, Stamp], unfinished: bool) -> bool:
+        """Whether looks have found this for `SETTLED_S`, and no file open for writing.
+
+        The first of them, too, has to find none open: a file is closed before it is renamed, and
+        when a signal has ended its script, which is known a moment later.
+
+        Args:
+            began: when this look did: a file may change after it was looked at.
+            stamps: the files that it has found.
+            unfinished: whether there is one whose name says so.
+        """
+        if stamps != self._seen:
+            self._seen = None if self._is_written() else stamps
+            self._since = self._clock()
+            return False
+        if began - self._since < SETTLED_S:
+            return False
+        if (unfinished or stamps != self._whole) and self._is_written():
+            self._seen = None
+            return False
+        return True
+
+    def _is_whole_at(self, end: float, stamps: Mapping[str, Stamp]) -> bool:
+        """Whether a script that ended then, not with 0, has left each of these files whole.
+
+        So is what was settled before, and what has changed since, by scripts of other ranks. A
+        file that is gone may have been deleted by this one, before it would have written another.
+        """
+        return self._whole.keys() <= stamps.keys() and all(
+            stamp == self._whole.get(name) or stamp[1] / 1e9 > end for name, stamp in stamps.items()
+        )
+
     def _is_written(self) -> bool:
         """Whether a process of this pod has a file of it open for writing; not known without /proc.
 
@@ -220,11 +268,6 @@ class ScriptFolder:
 def _stamp(stat: os.stat_result) -> Stamp:
     # The first time alone is set back by a copy, the second by nothing.
     return stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns), stat.st_ino
-
-
-def _just_before(end: float, stamps: Iterable[Stamp]) -> bool:
-    """Whether a file was changed in the `SETTLED_S` before this Unix time."""
-    return any(end - SETTLED_S <= changed / 1e9 <= end for _, changed, _ in stamps)
 
 
 def _fingerprint(stamps: Mapping[str, Stamp]) -> str:

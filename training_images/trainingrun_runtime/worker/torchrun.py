@@ -277,7 +277,7 @@ class _Rank:
         state = None
         if self._place.local_rank == 0 and time.monotonic() >= self._next_look:
             before_s = time.thread_time()
-            found = self._folder.state(self._others, len(self._place.beside), time.time())
+            found = self._folder.state(self._others, len(self._place.beside))
             state, self._known = (found if found != self._known else None), found
             pause_s = _LOOK_SHARE * (time.thread_time() - before_s)
             self._next_look = time.monotonic() + min(pause_s, _LONGEST_PAUSE_S)
