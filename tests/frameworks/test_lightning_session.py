@@ -23,7 +23,8 @@ from lightning.pytorch.callbacks import (
     TQDMProgressBar,
     WeightAveraging,
 )
-from torch.utils.data import DataLoader, TensorDataset
+from lightning.pytorch.trainer.connectors.data_connector import _get_distributed_sampler
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from support.session_without_ray import Run
 from trainingrun_runtime.frameworks.lightning import SessionCallback
@@ -448,3 +449,40 @@ def test_lightnings_own_callbacks_and_a_datamodule_without_a_state_are_not_refus
         data=Data(),
     )
     assert process.end().position.step == STEPS
+
+
+class Sampled(pl.LightningDataModule):
+    """A loader with the sampler that Lightning makes of its own for ranks of data parallelism."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = options
+
+    def train_dataloader(self) -> DataLoader:
+        data = loader().dataset
+        sampler = _get_distributed_sampler(
+            DataLoader(data, **self._options),
+            shuffle="shuffle" in self._options,
+            overfit_batches=0,
+            num_replicas=1,
+            rank=0,
+        )
+        return DataLoader(data, batch_size=4, sampler=sampler)
+
+
+def test_a_loader_that_shuffles_is_trained_on_by_lightnings_own_sampler(
+    run: Callable[..., Run],
+) -> None:
+    run().begin()
+    assert len(fit(data=Sampled(shuffle=True), max_epochs=2).trained) == 2 * STEPS
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_samples_that_are_drawn_anew_at_each_start_are_refused(
+    run: Callable[..., Run], seeded: bool
+) -> None:
+    generator = torch.Generator().manual_seed(1) if seeded else None
+    sampler = WeightedRandomSampler([1.0] * 20, 20, generator=generator)
+    run().begin()
+    with pytest.raises(ValueError, match="from a WeightedRandomSampler, which a resumed run"):
+        fit(data=Sampled(sampler=sampler), max_epochs=1)

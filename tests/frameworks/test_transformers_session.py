@@ -92,3 +92,21 @@ def test_the_sessions_stop_is_an_error_that_names_the_trainers_own(run: Run) -> 
     run.begin()
     with pytest.raises(Ended, match=r"session\.stop\(\) .*by control\.should_training_stop = True"):
         trained([Stops(run)], max_steps=10)
+
+
+def test_an_order_that_a_resumed_run_would_draw_anew_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `train_sampling_strategy="group_by_length"`, from a generator with a seed."""
+    drawing = torch.utils.data.WeightedRandomSampler(
+        [1.0] * 4 * STEPS, 4 * STEPS, generator=torch.Generator().manual_seed(1)
+    )
+    monkeypatch.setattr(Trainer, "_get_train_sampler", lambda *_: drawing)
+    run.begin()
+    with pytest.raises(ValueError, match="takes its order from a WeightedRandomSampler, which a"):
+        trained(max_steps=3)
+
+
+def test_the_sequential_order_is_taken(run: Run) -> None:
+    run.begin()
+    assert trained(max_steps=3, train_sampling_strategy="sequential").trained == 3

@@ -184,6 +184,55 @@ def test_a_step_in_which_an_optimizer_has_begun_leaves_nothing(
         training.handed_out()
 
 
+def _named(parameters: Any) -> torch.optim.Optimizer:
+    """As of `model.named_parameters()`."""
+    named = [(f"layer.{number}", parameter) for number, parameter in enumerate(parameters)]
+    return SGD(named, 0.1, momentum=0.9)
+
+
+def _with(**settings: Any) -> Callable[[Any], torch.optim.Optimizer]:
+    """An optimizer whose group has further settings."""
+    return lambda p: SGD([{"params": list(p), **settings}], 0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(_named, id="parameters with names"),
+        pytest.param(_with(layers=["a", ("b", 1)]), id="a list"),
+        pytest.param(_with(own={"warm_up": {"steps": 3}}), id="a dict"),
+        pytest.param(_with(kept_as=torch.float32), id="a dtype"),
+    ],
+)
+def test_settings_of_every_kind_are_handed_out_as_they_were(
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+) -> None:
+    training = Training(optimizer)
+    assert training.alone != UNKNOWN
+    found = training.handed_out()
+    assert same(found, training.then)
+    kinds = [type(value) for value in found["optimizer"]["param_groups"][0].values()]
+    then = training.then["optimizer"]["param_groups"][0].values()
+    assert kinds == [type(value) for value in then]
+
+
+def test_a_list_that_the_next_step_changes_is_handed_out_as_it_was() -> None:
+    training = Training(_with(seen=[1, 2]))
+    training.optimizer.param_groups[0]["seen"].append(3)
+    assert training.handed_out()["optimizer"]["param_groups"][0]["seen"] == [1, 2]
+
+
+def test_a_list_of_a_rank_alone_shows_in_the_digest_of_the_step() -> None:
+    digests = {Training(_with(seen=seen)).alone for seen in ([1, 2], [1, 3], [1, 2])}
+    assert len(digests) == 2
+
+
+def test_a_list_with_tensors_is_of_no_known_step() -> None:
+    training = Training(_with(kept=[torch.zeros(1)]))
+    with pytest.raises(NotWhole, match="optimizer: kept is a list"):
+        training.handed_out()
+
+
 def _assign(training: Training) -> None:
     for parameter in training.model.parameters():
         parameter.data += 1e-3

@@ -37,6 +37,7 @@ from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.restored_tensors import DoesNotFit
 from trainingrun_runtime.checkpoints.snapshot import Position
+from trainingrun_runtime.session.session_context import SavedObjects
 from trainingrun_runtime.survivors.last_step import LastStep
 from trainingrun_runtime.survivors.noted_steps import GradientExchange
 from trainingrun_runtime.survivors.watched_tensors import NotWhole
@@ -237,13 +238,128 @@ def test_a_layout_that_cannot_be_saved_is_refused(
             snapshot.encoded({"it": Holder(part)}, {"it"})
 
 
+class SeveralOptimizers:
+    """One for matrices and one for each vector, in an object that returns their states."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        parameters = list(model.parameters())
+        matrices = [one for one in parameters if one.ndim == 2]
+        vectors = [[one] for one in parameters if one.ndim == 1]
+        self.matrices = torch.optim.SGD(matrices, lr=0.1, momentum=0.9)
+        self.vectors = [torch.optim.AdamW(one, lr=0.1) for one in vectors]
+
+    def step(self) -> None:
+        for optimizer in (self.matrices, *self.vectors):
+            optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        vectors = [optimizer.state_dict() for optimizer in self.vectors]
+        return {"of": {"matrices": self.matrices.state_dict()}, "vectors": vectors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.matrices.load_state_dict(state["of"]["matrices"])
+        for optimizer, its in zip(self.vectors, state["vectors"], strict=True):
+            optimizer.load_state_dict(its)
+
+
+class Listing(torch.optim.Optimizer):
+    """Keeps the averages of a parameter in a list."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            averages = [parameter.grad.clone(), torch.zeros_like(parameter)]
+            self.state[parameter] = {"averages": averages}
+            parameter.sub_(averages[0])
+
+
+def its_tensors(state: Any) -> dict[str, torch.Tensor]:
+    """The tensors in a state, by place."""
+    items: Any = ()
+    if isinstance(state, dict | list):
+        items = state.items() if isinstance(state, dict) else enumerate(state)
+    return {
+        f"{key}.{place}": tensor
+        for key, value in items
+        for place, tensor in (
+            {"": value} if isinstance(value, torch.Tensor) else its_tensors(value)
+        ).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("saved", "restored"),
+    [
+        pytest.param(rows(2), rows(3), id="FSDP, more ranks"),
+        pytest.param(rows(2), columns(2), id="FSDP to tensor parallelism"),
+        pytest.param(WHOLE, rows(3), id="replicated to FSDP"),
+        pytest.param(rows(2), WHOLE, id="FSDP to one rank without DTensors"),
+    ],
+)
+@pytest.mark.parametrize("kind", [SeveralOptimizers, Listing])
+def test_optimizers_in_an_object_and_averages_in_a_list_are_laid_out_too(
+    kind: Any, saved: Layout, restored: Layout, tmp_path: Path
+) -> None:
+    def objects(layout: Layout, *, trained: bool) -> dict[str, Any]:
+        model, _ = a_model(layout, trained=trained)
+        optimizer = kind(model)
+        if trained:  # with the gradients of the model's first step
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad = None
+        return {"model": model, "optimizer": optimizer}
+
+    save(tmp_path, saved.ranks, lambda rank: objects(saved, trained=True))
+    whole = its_tensors(objects(WHOLE, trained=True)["optimizer"].state_dict())
+    assert sum(tensor.numel() for tensor in whole.values()) > 8 * 6
+    for rank in range(restored.ranks):
+        with one_rank(rank, restored.ranks):
+            mine = objects(restored, trained=False)
+            SavedObjects(mine).states()
+            snapshot.restore(LocalFiles(tmp_path), mine, rank, restored.ranks)
+            found = its_tensors(mine["optimizer"].state_dict())
+            assert found.keys() == whole.keys()
+            assert [name for name in whole if not same_part(found[name], whole[name])] == []
+
+
+@pytest.mark.parametrize("kind", [SeveralOptimizers, Listing])
+def test_their_states_are_no_reason_to_refuse_a_step(kind: Any) -> None:
+    with one_rank(0, 2):
+        model, _ = a_model(rows(2), trained=True)
+        optimizer = kind(model)
+        saved = SavedObjects({"model": model, "optimizer": optimizer})
+        assert not saved.states()["optimizer"].shards
+        optimizer.step()
+        assert saved.states()["optimizer"].shards
+
+
 def test_an_optimizer_whose_state_has_another_shape_is_refused() -> None:
     with one_rank(0, 2):
         _, optimizer = a_model(rows(2), trained=True)
+        saved = SavedObjects({"optimizer": optimizer})
+        saved.states()
         parameter = optimizer.param_groups[0]["params"][0]
         optimizer.state[parameter]["row_means"] = laid_out(torch.zeros(8, 1), rows(2))
         with pytest.raises(NotSavable, match=r"keeps row_means of shape \(8, 1\) for a parameter"):
-            snapshot.encoded({"optimizer": optimizer}, {"optimizer"})
+            saved.states()
+
+
+def test_a_sharded_tensor_that_no_resumed_run_could_lay_out_is_refused() -> None:
+    """A checkpoint with it would be committed, and end each attempt that restores it."""
+    with one_rank(0, 2):
+        there, later = Holder(laid_out(torch.ones(2, 2), rows(2))), Holder(None)
+        saved = SavedObjects({"there": there, "later": later})
+        saved.states()
+        there.state = laid_out(torch.zeros(2, 2), rows(2))
+        saved.states()
+        later.state = laid_out(torch.ones(2, 2), rows(2))
+        with pytest.raises(
+            NotSavable, match=r"^later\.state is a sharded tensor that was not there"
+        ):
+            saved.states()
 
 
 def test_a_sharded_optimizers_state_keeps_its_types(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ one. Both come from a bucket, so what they say is compared before anything is co
 """
 
 import math
+import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from .sharded_state import (
     read_description,
     require_contiguous,
 )
-from .stateful_objects import Stateful, holds_shards, parameters_of
+from .stateful_objects import Stateful, holds_shards, optimizers_in, parameters_of
 
 LARGEST_GRID = 2**24
 """Cells into which the edges of a tensor's parts may divide it."""
@@ -68,7 +69,7 @@ def filled(
     trees_filled = {}
     for name, tree in trees.items():
         thing = objects[name]
-        places = _places(name, thing, tree) if has_shards(tree) or holds_shards(thing) else {}
+        places = _places(name, thing, tree) if has_shards(tree) or _is_laid_out(thing) else {}
 
         def fill(
             place: str, value: Any, places: Mapping[str, Any] = places, thing: Stateful = thing
@@ -93,6 +94,11 @@ def filled(
     if targets:
         _read(targets, files)
     return trees_filled
+
+
+def _is_laid_out(thing: Stateful) -> bool:
+    """Whether an object has tensors of which each rank holds a part, or optimizers of such ones."""
+    return any(map(holds_shards, (thing, *optimizers_in({"it": thing}).values())))
 
 
 def require_held(trees: Mapping[str, Any], files: RestoredFiles) -> None:
@@ -132,38 +138,97 @@ def _require_new(said: Description, others: Collection[str]) -> None:
         raise DamagedFiles(f"the checkpoint names {said.key} for two tensors")
 
 
-def require_place(name: str, thing: Stateful, state: Encoded) -> None:
-    """Make sure that a new optimizer will know how to lay out what is saved of this one.
+def require_place(name: str, thing: Stateful, state: Encoded, known: Collection[str]) -> None:
+    """Make sure that a resumed run will know how to lay out what is sharded in a state.
+
+    Args:
+        name: of the object.
+        thing: the object.
+        state: its state.
+        known: places of what was sharded in it when the session was made. A resumed run makes the
+            object likewise, and has these by then.
 
     Raises:
         NotSavable: it would not.
     """
-    if not isinstance(thing, Optimizer) or not state.shards:
-        return
-    parameters = parameters_of(thing)
-    for index, values in state.tree.get("state", {}).items():
-        for key, value in values.items():
-            if is_description(value) and value["shape"] != list(parameters[index].shape):
-                raise NotSavable(
-                    f"{name} keeps {key} of shape {tuple(value['shape'])} for a parameter of shape "
-                    f"{tuple(parameters[index].shape)}: sharded, it cannot be laid out anew; use "
-                    "an optimizer whose state has the parameters' shapes, such as AdamW"
-                )
+    new = state.shards.keys() - set(known)
+    slots = _slots(name, thing) if new else {}
+    for place in sorted(new):
+        shape, slot = tuple(state.shards[place].shape), _slot(place, slots)
+        if slot is None:
+            raise NotSavable(
+                f"{place} is a sharded tensor that was not there when the session was made, so a "
+                "resumed run could not lay it out; let state_dict() return it from the begin on, "
+                "or keep it in the state of one of PyTorch's optimizers, for a parameter of its "
+                "shape"
+            )
+        key, parameter = slot
+        if shape != tuple(parameter.shape):
+            raise NotSavable(
+                f"{name} keeps {key} of shape {shape} for a parameter of shape "
+                f"{tuple(parameter.shape)}: sharded, it cannot be laid out anew; use an optimizer "
+                "whose state has the parameters' shapes, such as AdamW"
+            )
 
 
 def _places(name: str, thing: Stateful, saved: Any) -> dict[str, torch.Tensor]:
-    """This run's tensors by place, and for an optimizer's state, which is made later, new ones."""
+    """This run's tensors by place, and for optimizers' states, which are made later, new ones."""
     found = dict(entries(encode(thing.state_dict(), f"{name}: state_dict()"), name))
-    if isinstance(thing, Optimizer) and isinstance(saved, dict):
-        parameters = parameters_of(thing)
-        for index, values in saved.get("state", {}).items():
-            if not isinstance(values, dict) or index not in range(len(parameters)):
-                continue
-            for key, value in values.items():
-                place, parameter = f"{name}.state.{index}.{key}", parameters[index]
-                if place not in found and _like(value, key, parameter):
-                    found[place] = _new(value, parameter)
+    slots = _slots(name, thing)
+    for place, value in entries(saved, name):
+        slot = _slot(place, slots)
+        if slot is not None and place not in found and _like(value, *slot):
+            found[place] = _new(value, slot[1])
     return found
+
+
+def _slots(name: str, thing: Stateful) -> dict[str, torch.Tensor]:
+    """The parameters of PyTorch's optimizers, by the places of what these keep for them.
+
+    An object may hold several optimizers, and return their states in its own, in any form: the
+    very dicts that they have returned are searched for there.
+    """
+    if isinstance(thing, Optimizer):
+        return _slots_of(name, thing)
+    own: list[tuple[Any, Optimizer]] = []
+    hooks = [
+        optimizer.register_state_dict_post_hook(lambda it, state: own.append((state, it)))
+        for optimizer in optimizers_in({name: thing}).values()
+    ]
+    if not hooks:
+        return {}
+    try:
+        whole = thing.state_dict()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    optimizers = {id(state): optimizer for state, optimizer in own}
+    found = dict[str, torch.Tensor]()
+
+    def search(place: str, value: Any) -> None:
+        if id(value) in optimizers:
+            found.update(_slots_of(place, optimizers[id(value)]))
+        elif isinstance(value, Mapping | list | tuple):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, item in items:
+                search(f"{place}.{key}", item)
+
+    search(name, whole)
+    return found
+
+
+def _slots_of(place: str, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    parameters = enumerate(parameters_of(optimizer))
+    return {f"{place}.state.{number}": parameter for number, parameter in parameters}
+
+
+def _slot(place: str, slots: Mapping[str, torch.Tensor]) -> tuple[str, torch.Tensor] | None:
+    """What an optimizer calls the value at a place, and for which parameter; None: none does."""
+    for match in re.finditer(r"\.state\.\d+(?=\.)", place):
+        parameter = slots.get(place[: match.end()])
+        if parameter is not None:
+            return place[match.end() + 1 :], parameter
+    return None
 
 
 def _like(value: Any, key: str, parameter: torch.Tensor) -> bool:

@@ -70,7 +70,6 @@ def encoded(objects: Mapping[str, Stateful], names: Collection[str]) -> dict[str
         if name in names:
             state = encode(restored_objects.state_of(name, thing), f"{name}: state_dict()")
             found[name] = sharded_state.split(state, name, restored_objects.notes(thing))
-            restored_tensors.require_place(name, thing, found[name])
             restored_objects.require_own_memory(name, thing, found[name])
     return found
 

@@ -13,13 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accelerate import skip_first_batches
-from accelerate.data_loader import SeedableRandomSampler
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
-from torch.utils.data import RandomSampler
 
 from ..session.session import Session
-from .driven_loop import refuse_other_numbers
+from .driven_loop import refuse_other_numbers, require_repeatable, samplers_of
 
 
 def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:
@@ -43,29 +41,21 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
         ValueError: its order is drawn anew at each start, or the number of workers may change, or
             another loop has done steps of this epoch.
     """
-    if isinstance(_sampler(loader), RandomSampler) and not isinstance(
-        _sampler(loader), SeedableRandomSampler
-    ):
-        raise ValueError(
-            "the loader shuffles in an order that a resumed run cannot repeat; make the "
-            "accelerator with dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)"
-        )
+    require_repeatable(
+        loader,
+        "make the accelerator with dataloader_config=DataLoaderConfiguration("
+        "use_seedable_sampler=True)",
+    )
     refuse_other_numbers("batches() of an Accelerate loader")
     whole = len(loader)
     done = session.steps_of_epoch
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(session.epoch)
+    # Accelerate's loader reaches no batch sampler of one's own below those that it wraps it with.
+    for each in (loader, *samplers_of(loader)):
+        if callable(set_epoch := getattr(each, "set_epoch", None)):
+            set_epoch(session.epoch)
     rest = iter(skip_first_batches(loader, done) if done else loader)
     for _ in session.steps_of(loader, whole, "batches"):
         yield next(rest)
-
-
-def _sampler(loader: Any) -> Any:
-    """What a prepared loader draws its order from."""
-    inner = loader.batch_sampler
-    while not hasattr(inner, "sampler"):  # wrapped once for each way in which ranks share batches
-        inner = inner.batch_sampler
-    return inner.sampler
 
 
 def _scalers(objects: Mapping[str, Any]) -> dict[str, Any]:

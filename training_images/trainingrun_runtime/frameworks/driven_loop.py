@@ -7,7 +7,14 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from ..data.position import ResumableLoader
 from ..session.session import Session
@@ -89,8 +96,11 @@ class DrivenLoop:
         length, done = self._length(), self._session.steps_of_epoch
         yield from self._session.steps(length)
         # The last step of a framework is always one in which its loop was left, see `end`. A
-        # resumed run does not go on in such a loop, but in a second one to the same end.
-        if self._session.steps_of_epoch == done < length and not self._ends_early:
+        # resumed run does not go on in such a loop, but in a further one to the same end: a second
+        # one, or a later one where runs that went on in this epoch have ended within it as well.
+        while self._session.steps_of_epoch == done < length and not (
+            self._ends_early or self._session.stopped
+        ):
             yield from self._session.steps(length)
 
     def _why(self) -> str:
@@ -120,6 +130,65 @@ def require_usable(loader: Any) -> None:
             "session.batches() can use; pass a torch.utils.data.DataLoader: it is continued where "
             "the checkpoint was made, too"
         )
+
+
+def require_repeatable(loader: Any, shuffle: str | None = None) -> None:
+    """Refuse a loader whose order in an epoch does not follow from the epoch's number.
+
+    One that is drawn anew at each start, also from a generator with a seed, which begins with its
+    first order again: a resumed run would leave out other samples than were trained on.
+
+    Args:
+        loader: a `DataLoader` of PyTorch's or of a framework; another one has to know by itself.
+        shuffle: what to do where it only shuffles; None: as with all others.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    drawing = [each for each in samplers_of(loader) if _draws(each)]
+    if not drawing:
+        return
+    if shuffle is not None and type(drawing[-1]) is RandomSampler:
+        raise ValueError(
+            f"the loader shuffles in an order that a resumed run cannot repeat; {shuffle}"
+        )
+    raise ValueError(
+        f"the loader takes its order from a {type(drawing[-1]).__name__}, which a resumed run "
+        "cannot repeat; give the loader a sampler that has set_epoch(epoch) and takes its order "
+        "from that number alone, such as torch.utils.data.DistributedSampler"
+    )
+
+
+def samplers_of(loader: Any) -> list[Any]:
+    """What decides the order of a loader's samples, from the outermost to what that wraps."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return []
+    found = [loader.sampler if loader.batch_sampler is None else loader.batch_sampler]
+    for each in found:  # which grows meanwhile
+        own = getattr(each, "__dict__", {})
+        of_dataset = getattr(own.get("dataset"), "__dict__", {})  # so Lightning's wrapper keeps it
+        held = [it for key, it in own.items() if key in _WRAPPED or isinstance(it, Sampler)]
+        held += [it for it in of_dataset.values() if isinstance(it, Sampler)]
+        found += [it for it in held if all(it is not other for other in found)]
+    return found
+
+
+_WRAPPED = ("sampler", "batch_sampler")
+"""Attributes of batch samplers with what they wrap, which may be of any type."""
+
+
+def _draws(sampler: Any) -> bool:
+    """Whether its own order, beside that of what it wraps, may be another one in a resumed run."""
+    if isinstance(sampler, SequentialSampler | list | tuple | range | _FirstLeftOut):
+        return False
+    if callable(getattr(sampler, "set_epoch", None)):
+        return False
+    kind = type(sampler)
+    wraps = getattr(kind, "__iter__", None) is BatchSampler.__iter__
+    # Accelerate's, which deal batches to the ranks and leave out the first ones.
+    return not wraps and not (
+        kind.__module__.startswith("accelerate.") and issubclass(kind, BatchSampler)
+    )
 
 
 def refuse_other_numbers(loop: str) -> None:
@@ -173,14 +242,14 @@ class _FirstLeftOut:
     """A batch sampler whose first iteration leaves out its first batches."""
 
     def __init__(self, batches: Any, left_out: int) -> None:
-        self._batches, self._left_out = batches, left_out
+        self.batch_sampler, self._left_out = batches, left_out
 
     def __iter__(self) -> Iterator[Any]:
         left_out, self._left_out = self._left_out, 0
-        return itertools.islice(iter(self._batches), left_out, None)
+        return itertools.islice(iter(self.batch_sampler), left_out, None)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batch_sampler)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
+        return getattr(self.batch_sampler, name)

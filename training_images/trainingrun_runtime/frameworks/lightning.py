@@ -34,6 +34,7 @@ from .driven_loop import (
     Ended,
     begin_at,
     refuse_other_numbers,
+    require_repeatable,
     require_usable,
 )
 
@@ -82,6 +83,7 @@ class SessionCallback(Callback):
         loaders = trainer.fit_loop._combined_loader
         for loader in loaders.flattened if loaders is not None else ():
             require_usable(loader)
+            require_repeatable(loader)
         refuse_other_numbers("Lightning's loop")
         self.session = session = Session(seed=self._seed, **self._objects(trainer))
         if session.step:

@@ -18,7 +18,7 @@ from transformers.trainer_callback import ExportableState, TrainerControl
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
 from ..worker.worker import this_worker
-from .driven_loop import DrivenLoop, refuse_other_numbers
+from .driven_loop import DrivenLoop, refuse_other_numbers, require_repeatable
 
 _RESTORED = "a checkpoint of the session"
 """What the trainer is told that it resumes from; it opens no such file."""
@@ -76,6 +76,7 @@ class _SessionTrainer:
             max_steps, train_dataloader, resume_from_checkpoint
         )
         refuse_other_numbers("a Transformers trainer")
+        require_repeatable(train_dataloader)
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # without Accelerate's
         objects = {"model": prepared[0], "optimizer": optimizer, "scheduler": self.lr_scheduler}
         scaler = self.accelerator.scaler

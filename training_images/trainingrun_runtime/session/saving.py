@@ -20,6 +20,7 @@ from ..checkpoints.stateful_objects import without_scheduler
 from ..checkpoints.upload import CheckpointUpload
 from .checkpoint_interval import CheckpointInterval
 from .session_context import SessionContext
+from .unsaved_buffers import UnsavedBuffers
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Saving:
         self._staging = Staging()
         self._tried = self._warned = False
         self._kept_gradients = KeptGradients(context.objects.optimizers(), context.gradients)
+        self._unsaved_buffers = UnsavedBuffers(context.objects.objects)
 
     @property
     def unsaved(self) -> bool:
@@ -87,6 +89,13 @@ class Saving:
                 f"{name} has a learning rate scheduler that the session does not save, so after a "
                 "loss it counts from 0 again, unless the code makes it by session.step; pass it: "
                 "Session(…, scheduler=…)"
+            )
+        if buffers := self._unsaved_buffers.changed():
+            more = f" and {len(buffers) - 1} more" if len(buffers) > 1 else ""
+            worker.advise(
+                f"training changes {buffers[0]}{more}, registered with persistent=False, so no "
+                "checkpoint has it and it begins anew after a loss; register it with "
+                "persistent=True, unless it is computed anew from what a checkpoint has"
             )
         comparison = self._compare(states)
         noted_steps.begin(

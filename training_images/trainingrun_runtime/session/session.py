@@ -387,8 +387,12 @@ class Session:
         if self._context.worker.keeps_batch:
             raise ValueError(use_microbatches("this loop takes one batch in each step"))
         batches = self._data.repeated(loader)
-        for _ in self._steps(total, loader, "batches"):
-            yield next(batches)
+        for step in self._steps(total, loader, "batches"):
+            batch = next(batches)
+            # A loader of PyTorch's draws numbers when it begins to iterate, and so it does in the
+            # first step of a resumed run: without this the step's dropout would be another one.
+            self._random.begin_step(step, self.epoch)
+            yield batch
 
     def microbatches(
         self, loader: ResumableLoader, total: int | None = None
@@ -528,7 +532,7 @@ class Session:
         state = self.noted_steps.look(step_s, left_out)
         agreed = self._requests.after_step(state)
         # Before a checkpoint, which takes longer and may be cut off.
-        under_way = self._context.consensus.under_way()
+        under_way = progress.noted(self._context.consensus.under_way())
         metrics = self._context.metrics_after(self.step)
         self.noted_steps.note(progress.position, metrics, under_way)
         save = saving.interval.is_due_after(self.step)
@@ -567,7 +571,9 @@ class Session:
         self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
         with self._stopped():
             agreed = self._requests.agree(place)
-            if progress.stop_at is not None:
+            # A loop that a resumed run passes was over before the request to stop, which is of a
+            # later one: that does its last step.
+            if progress.stop_at is not None and step == self.step:
                 progress.stop_at = min(progress.stop_at, self.step)
             self._requests.execute(agreed)
 

@@ -1,6 +1,7 @@
 """What the parts of a session share: its objects, how far the training is, and how ranks agree."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 from ..checkpoints import snapshot
 from ..checkpoints.downloads import files_of
 from ..checkpoints.gradients import AccumulatedGradients
+from ..checkpoints.restored_tensors import require_place
 from ..checkpoints.sharded_state import Encoded
 from ..checkpoints.snapshot import Position
 from ..checkpoints.state_comparison import buffers_in
@@ -79,7 +81,9 @@ class SavedObjects:
         """With the models' wrappers removed."""
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
-        self._structures: dict[str, Structure | None] = {}  # when the session was made
+        # When the session was made:
+        self._structures: dict[str, Structure | None] = {}
+        self._sharded: dict[str, frozenset[str]] = {}
 
     def refuse_one_number_of_ranks(self) -> None:
         """Refuse what has a state for one number of ranks alone, in a run whose number may change.
@@ -120,6 +124,8 @@ class SavedObjects:
         for name, thing in self.objects.items():
             now = structure_of(thing, found[name])
             require_same(name, self._structures.setdefault(name, now), now)
+            shards = frozenset(found[name].shards)
+            require_place(name, thing, found[name], self._sharded.setdefault(name, shards))
         return found
 
     def buffers(self, states: Mapping[str, Encoded]) -> dict[str, set[str]]:
@@ -221,16 +227,35 @@ class ProgressState:
     def note_stop(self, agreed: StepValues) -> None:
         """Stop one step after the one of the request: by then every rank has the result.
 
-        Also where the result is available sooner, so that an interruption changes nothing.
+        Also where the result is available sooner, so that an interruption changes nothing. Of a
+        loop that is being left no step follows, and a resumed run passes its end.
         """
         if agreed.stop and self.stop_at is None:
             self.stop_at = agreed.step + 1
+            if self.loops.leaving:
+                self.stop_at = min(self.stop_at, self.step)
+
+    def noted(self, result: Callable[[], StepValues | None]) -> Callable[[], StepValues | None]:
+        """What the ranks agree on in this step, for what notes its end as `note_stop` does.
+
+        Args:
+            result: tells it once it is known.
+        """
+        if not self.loops.leaving:
+            return result
+
+        def earlier() -> StepValues | None:
+            agreed = result()
+            return None if agreed is None else agreed._replace(step=agreed.step - 1)
+
+        return earlier
 
 
 class Loops:
     """The loops of one epoch, or of a training that counts none.
 
-    A loop is named by its end, the number of steps done when it is over.
+    A loop is named by its end, the number of steps done when it is over. Several may have the same
+    one, as where a warm-up is left by `break` and the training follows: they count in their order.
 
     Args:
         left: ends of the loops that had been left before their end when the checkpoint was made.
@@ -243,15 +268,13 @@ class Loops:
         """Whether a step was handed out and is not done yet."""
         self.inside = False
         """Whether the training function is in a loop's body."""
-        self._restored = set(left)
-        self._left: set[int] = set(left)
+        self.leaving = False
+        """Whether the step under way is the last one of a loop that was left in it."""
+        self.left = tuple(left)
+        """Ends of the loops that were left before it; of each loop one."""
+        self._to_pass = Counter(left)
         self._reached: set[int] = set()
         self._current: int | None = None
-
-    @property
-    def left(self) -> tuple[int, ...]:
-        """Ends of the loops that were left before it."""
-        return tuple(sorted(self._left))
 
     def already_reached(self, end: int) -> bool:
         """Whether this end, and no other, was reached: the code counts each loop from 0."""
@@ -260,28 +283,29 @@ class Loops:
     def was_left(self, end: int) -> bool:
         """Whether the checkpoint was made after this loop was left: it is not begun again.
 
-        What comes after it follows; a second loop to the same end goes on with the steps.
+        What comes after it follows. As many loops to one end are passed as were left: in a further
+        one the checkpoint was made, and it goes on there.
         """
-        if end not in self._restored:
+        if not self._to_pass[end]:
             return False
-        self._restored.remove(end)
+        self._to_pass[end] -= 1
         return True
 
     def begin(self, end: int) -> int:
         """A loop begins; its number."""
         self.number += 1
         self._current, self.inside = end, True
-        self._left.discard(end)
         return self.number
 
     def leave(self) -> None:
-        """The loop under way was left in the middle of a step."""
+        """The loop under way was left in the middle of a step, which is not done yet."""
         if self._current is not None:
-            self._left.add(self._current)
+            self.left, self.leaving = (*self.left, self._current), True
 
     def end(self) -> int | None:
         """The loop under way is over; its end, None where there is none."""
-        over, self._current, self.inside = self._current, None, False
+        over, self._current = self._current, None
+        self.inside = self.leaving = False
         return over
 
     def reached(self, end: int) -> None:

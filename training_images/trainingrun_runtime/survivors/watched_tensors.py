@@ -12,6 +12,7 @@ import gc
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ DOUBT = (
     "the ranks may have states of their own, as not all of them follows from exchanged gradients"
 )
 CONSTANTS = (type(None), bool, int, float, complex, str, tuple, np.number)
+_NAMES = "param_names"
+"""What a group has of an optimizer over `named_parameters()`: it never changes, and is long."""
 
 
 class NotCovered(Exception):
@@ -272,9 +275,12 @@ class WatchedTensors:
         if found != known:
             raise NotWhole(f"{name} has less in its state than after the step")
         now = state["param_groups"]
-        if any(n.keys() - {"params"} != g.keys() for n, g in zip(now, groups, strict=True)):
+        if any(n.keys() - {"params", _NAMES} != g.keys() for n, g in zip(now, groups, strict=True)):
             raise NotWhole(f"{name} has other settings")
-        param_groups = [{**g, "params": n["params"]} for n, g in zip(now, groups, strict=True)]
+        param_groups = [
+            {key: _given(then.get(key, value)) for key, value in group.items()}
+            for group, then in zip(now, groups, strict=True)
+        ]
         return {"state": state["state"], "param_groups": param_groups}
 
     def _add_model(self, name: str, model: torch.nn.Module) -> None:
@@ -408,12 +414,43 @@ def _after_step(optimizer: Optimizer, *_: Any) -> None:
         watched._explain(optimizer)
 
 
+class _Copied(tuple[Any]):
+    """A copy of a setting that may be changed in its place: the next step's is another one.
+
+    As a tuple it is a constant, which is compared with other ranks'.
+    """
+
+    __slots__ = ()
+
+
 def settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     """The settings of its groups of parameters."""
     return [
-        {key: value for key, value in group.items() if key != "params"}
+        {
+            key: _Copied((deepcopy(value),)) if _is_copied(value) else value
+            for key, value in group.items()
+            if key not in ("params", _NAMES)
+        }
         for group in optimizer.param_groups
     ]
+
+
+def _is_copied(value: Any) -> bool:
+    return isinstance(value, list | dict | torch.dtype) and _is_constant(value)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether nothing in it is a tensor, or of another type whose changes nobody sees."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, (*CONSTANTS, torch.dtype))
+
+
+def _given(setting: Any) -> Any:
+    """A setting as the group has it."""
+    return setting[0] if isinstance(setting, _Copied) else setting
 
 
 def _parts(parameter: torch.Tensor, state: Mapping[str, Any]) -> Iterable[torch.Tensor]:
