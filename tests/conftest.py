@@ -19,6 +19,10 @@ hypothesis.settings.load_profile("trainingrun")
 # In the background of a script Ctrl-C is ignored, also by what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Of `nohup`: a stopped rank whose raylet dies gets SIGHUP and SIGCONT from the kernel, and would
+# finish the step in which it is to be lost.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -21,4 +21,4 @@ def test_a_worker_trains_with_its_tpus(tmp_path: Path) -> None:
         run = Run(ray, tmp_path, "support.own_tpus:train", {}, workers=1)
         run.contract = run.contract.model_copy(update={"resources_per_worker": TPUS})
         assert run.drive() == 0, run.log()
-    assert run.metrics() == {"step": 1, "tpus": 4, "group": False}
+    assert run.metrics() == {"tpus": 4, "group": False}
