@@ -84,6 +84,21 @@ def test_replacements_are_kept_off_the_node_before_its_pods_are_deleted(
     assert delete.ref.uid == "uid-1-worker-1"
 
 
+def test_a_replacement_on_the_lost_node_is_deleted_once_kuberay_has_seen_it(
+    training: Observed,
+) -> None:
+    """KubeRay made it before it had seen the exclusion. One that is gone before KubeRay has seen
+    it is awaited for five minutes."""
+    lost = then(replace(training, nodes=nodes(STALE), progress=SILENT), 70)
+    again = a_pod("worker-9", uid="again", node="spot-1", phase="Pending", created_at=70)
+    seen = replace(lost, pods=(*(p for p in pods() if p["metadata"]["name"] != "worker-1"), again))
+    early = reconcile(seen, 71)
+    assert forced(early) == []
+    assert early.requeue_after_s is not None
+    assert early.requeue_after_s <= 1
+    assert forced(reconcile(then(seen, 71), 75)) == ["worker-9"]
+
+
 def test_a_head_that_does_not_answer_on_a_stale_node_is_lost_with_it(training: Observed) -> None:
     node = a_node("base-1", lease_age_s=20.0)
     observed = replace(training, nodes=nodes(node), progress=a_progress(), progress_age_s=8.0)

@@ -126,7 +126,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
     builder.add(node_loss.exclude_nodes(context, builder.draft, number))
     builder.add(capacity.place_workers(context, builder.draft, number))
     builder.add(starting.keep_support_objects(context))
-    builder.add(node_loss.replace_pods(lost))
+    builder.add(node_loss.replace_pods(context, lost))
     builder.add(node_loss.replace_pods_without_ray(context, number))
     builder.add(node_loss.replace_pods_with_hung_process(context, number))
     builder.add(avoided_nodes.replace_pods(context, builder.draft, number))

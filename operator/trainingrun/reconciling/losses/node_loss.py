@@ -40,6 +40,9 @@ is force-deleted. Should a process of it live on, it finds the lease taken and s
 EXCLUSION_S = 600.0
 """How long pods exclude a lost node of which nothing is known."""
 
+SEEN_BY_KUBERAY_S = 4.0
+"""Age of a pod at which KubeRay has seen it; Kubernetes writes whole seconds."""
+
 MOST_EXCLUDED = 100
 """Nodes in one exclusion, the newest losses: every pod carries the list."""
 
@@ -73,10 +76,24 @@ def lost_nodes(context: ReconcileContext, attempt: int) -> dict[str, LostNode]:
     return lost
 
 
-def replace_pods(lost: Mapping[str, LostNode]) -> Findings:
-    """Force-delete the pods on lost nodes, so that KubeRay replaces them."""
+def replace_pods(context: ReconcileContext, lost: Mapping[str, LostNode]) -> Findings:
+    """Force-delete the pods on lost nodes, so that KubeRay replaces them.
+
+    One that was just created stays for a moment. KubeRay may create it before it has seen the
+    exclusion; if it were gone before KubeRay has seen it, KubeRay would wait for it, and create
+    another one only when it reads the RayCluster again, five minutes later.
+    """
     pods = [pod for node in lost.values() for pod in node.pods]
-    return Findings(actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in pods))
+    seen = [pod for pod in pods if _age_s(context, pod) >= SEEN_BY_KUBERAY_S]
+    return Findings(
+        actions=tuple(Delete(pod_status.pod_ref(pod), grace_s=0) for pod in seen),
+        requeue_within_s=None if len(seen) == len(pods) else 1.0,
+    )
+
+
+def _age_s(context: ReconcileContext, pod: Object) -> float:
+    created = pod_status.created(pod)
+    return (context.now - created).total_seconds() if created else SEEN_BY_KUBERAY_S
 
 
 def free_stuck_pods(context: ReconcileContext) -> Findings:
