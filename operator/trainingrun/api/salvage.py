@@ -19,11 +19,13 @@ M = TypeVar("M", bound=BaseModel)
 
 def read(model: type[M], raw: Mapping[str, Any]) -> M | None:
     """The object, without what is wrong in it; None: too much is."""
-    rest = copy.deepcopy(dict(raw))
+    rest = raw
     for _ in range(MOST_ROUNDS):
         try:
             return model.model_validate(rest)
         except ValidationError as error:
+            if rest is raw:
+                rest = copy.deepcopy(dict(raw))
             drop(rest, list(locations(error)))
     return None
 

@@ -230,7 +230,7 @@ class Connection:
         while True:
             listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
             metadata = listed.get("metadata")
-            if not isinstance(metadata, dict) or not {"items"} <= listed.keys():
+            if not isinstance(metadata, dict) or "items" not in listed:
                 # As of a proxy in between that answers 200 with a page of its own.
                 raise ClusterError(f"GET {path}: the answer is no list")
             yield listed

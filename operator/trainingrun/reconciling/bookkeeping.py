@@ -6,7 +6,7 @@ and forgets nothing. It stays small: pods are kept only while their attempt runs
 
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trainingrun_protocol.failure_rules import FailureFacts
 from trainingrun_protocol.wire import Wire
@@ -304,10 +304,7 @@ class Bookkeeping(Wire):
         """From `status.seen`, as far as this version understands it: after a rollback it may have
         fields and values of a later one. What no operator wrote counts as nothing seen.
         """
-        try:
-            return cls.model_validate(seen)
-        except ValidationError:
-            return salvage.read(cls, seen) or cls()
+        return salvage.read(cls, seen) or cls()
 
     def write(self) -> dict[str, Any]:
         """For `status.seen`; what is as in empty bookkeeping is left out."""

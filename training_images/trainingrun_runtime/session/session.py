@@ -386,12 +386,13 @@ class Session:
         """
         if self._context.worker.keeps_batch:
             raise ValueError(use_microbatches("this loop takes one batch in each step"))
-        batches = self._data.repeated(loader)
+        batches, draws = self._data.repeated(loader), not isinstance(loader, ResumableLoader)
         for step in self._steps(total, loader, "batches"):
             batch = next(batches)
-            # A loader of PyTorch's draws numbers when it begins to iterate, and so it does in the
-            # first step of a resumed run: without this the step's dropout would be another one.
-            self._random.begin_step(step, self.epoch)
+            if draws:
+                # A loader of PyTorch's draws numbers when it begins to iterate, and so it does in
+                # the first step of a resumed run: that step's dropout would be another one.
+                self._random.begin_step(step, self.epoch)
             yield batch
 
     def microbatches(
