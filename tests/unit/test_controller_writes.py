@@ -104,7 +104,16 @@ async def test_an_error_that_says_nothing_is_named_by_its_type(server):
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"kind": "Status"}, {"items": []}, {"metadata": {}}, {"metadata": []}], ids=repr
+    "answer",
+    [
+        {},
+        {"kind": "Status"},
+        {"items": []},
+        {"metadata": {}},
+        {"metadata": []},
+        {"items": [], "metadata": {}},
+    ],
+    ids=repr,
 )
 async def test_an_answer_that_is_no_list_is_an_error_of_the_cluster_and_ends_nothing(answer):
     """As of a proxy in between, which answers 200 with an object of its own."""

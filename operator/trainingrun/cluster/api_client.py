@@ -230,7 +230,9 @@ class Connection:
         while True:
             listed, _ = await self._exchange("GET", path, query=wanted, accept=accept)
             metadata = listed.get("metadata")
-            if not isinstance(metadata, dict) or "items" not in listed:
+            if not isinstance(metadata, dict) or not (
+                "items" in listed and "resourceVersion" in metadata
+            ):
                 # As of a proxy in between that answers 200 with a page of its own.
                 raise ClusterError(f"GET {path}: the answer is no list")
             yield listed
