@@ -10,6 +10,7 @@ from trainingrun_runtime.store import loss_documents
 from trainingrun_runtime.store.bucket import Bucket, StorageError
 from trainingrun_runtime.store.lease import Lease, LossHistory, LostDriver, Superseded
 from trainingrun_runtime.store.loss_documents import LossDocument
+from trainingrun_runtime.store.storage_retry import StorageRetry
 
 
 def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
@@ -27,7 +28,9 @@ def test_takers_at_once_get_different_fencing_tokens(bucket: Bucket) -> None:
 
     def take(number: int) -> Lease:
         together.wait()
-        return Lease.take(bucket, 1, f"pod-{number}", 100)
+        # As a driver does: a store may refuse a taker for a moment, such as by 412 for an object
+        # that it does not show yet.
+        return StorageRetry(lambda _: None)(lambda: Lease.take(bucket, 1, f"pod-{number}", 100))
 
     with ThreadPoolExecutor(takers) as pool:
         leases = list(pool.map(take, range(takers)))

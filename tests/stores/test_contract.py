@@ -18,6 +18,7 @@ from trainingrun_runtime.store.bucket_check import check
 from trainingrun_runtime.store.lease import Lease, Superseded
 from trainingrun_runtime.store.manifest import FileDigest, Manifest, commit, committed
 from trainingrun_runtime.store.storage_errors import StorageError
+from trainingrun_runtime.store.storage_retry import StorageRetry
 
 RACES, CONTENDERS = 10, 12
 _quick = {name: () if name in QUICK else pytest.mark.slow for name in SERVERS}
@@ -58,7 +59,8 @@ def test_of_many_who_create_an_object_one_wins(bucket: Bucket) -> None:
 
         def contend(number: int, key: str = key, gate: threading.Barrier = gate) -> bool:
             gate.wait(60)
-            return bucket.create(key, f"{number}".encode())
+            # As callers do: a store may refuse one of several requests for a moment.
+            return StorageRetry(lambda _: None)(lambda: bucket.create(key, f"{number}".encode()))
 
         with ThreadPoolExecutor(CONTENDERS) as pool:
             won = list(pool.map(contend, range(CONTENDERS)))
