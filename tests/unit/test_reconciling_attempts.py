@@ -162,6 +162,13 @@ def test_an_attempt_ends_by_the_driver_s_progress_or_with_its_ray_job(
         pytest.param(
             {"status": "FAILED"}, {"pods": ()}, "Lost", LossReason.HEAD_LOST, id="head gone"
         ),
+        pytest.param(
+            {"status": "FAILED", "message": "entrypoint command failed with exit code 1"},
+            {"pods": ()},
+            "Failed",
+            LossReason.APPLICATION_ERROR,
+            id="failed and freed while no operator ran",
+        ),
     ],
 )
 def test_without_the_driver_s_progress_the_ray_job_and_what_was_seen_decide(

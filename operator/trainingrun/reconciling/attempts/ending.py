@@ -8,7 +8,6 @@ Crash safety comes from the order. An end is first written to the status, then t
 deleted, then the next attempt waits until nothing of the former is left.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -29,6 +28,7 @@ from ..losses import avoided_nodes, capacity, out_of_memory
 from ..losses.counting import ended_by_itself
 from ..losses.history import History, may_end
 from ..losses.rule_counts import rule_counts
+from ..losses.signs import driver_exit_code
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
 from . import budgets, retry_policy
@@ -52,9 +52,6 @@ LONGEST_LAST_SAVE_S = 540.0
 pods 600 s after that, as `ttlSecondsAfterFinished` is rendered: the end is written before."""
 
 _OF_CODE = (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY)
-
-_EXIT_CODE = re.compile(r"exit code (\d+)")
-"""In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
 
 
 def ended(
@@ -206,8 +203,7 @@ def _unexplained(
         if told.failure is not None:
             return _by_failure(told.failure)
     message = reported or f"RayJob {attempt.ray_job} failed"
-    exit_code = _EXIT_CODE.search(reported)
-    code = int(exit_code.group(1)) if exit_code else None
+    code = driver_exit_code(context.job(attempt.number))
     if code == SUSPEND_EXIT_CODE or (context.suspends and draft.bookkeeping.suspend_asked):
         return AttemptEnd(
             "Suspended", LossReason.SUSPENDED, "Suspended; the final progress was not read"

@@ -120,10 +120,14 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
     if head is None and known is None:
         return  # KubeRay makes the head first; before that nothing can have been lost
     here = {pod_status.uid(pod) for pod in context.index(attempt).heads}
+    # A head that told of its driver's end outlived it: KubeRay frees the pods of an ended RayJob,
+    # and an operator that was away meanwhile finds neither them nor the driver's document.
+    outlived = signs.driver_exit_code(context.job(attempt)) is not None
     if (
         known is not None
         and known not in here
         and known not in losses
+        and not outlived
         and context.is_absent_for_certain("Pod")
     ):
         losses.count_disruption(known, LossReason.HEAD_LOST, context.now, "The head pod is gone")

@@ -3,6 +3,8 @@
 Exit codes alone decide nothing: 137 is preemption, drain, node loss and out of memory alike.
 """
 
+import re
+
 from trainingrun_protocol.failure_rules import MOST_REASONS, FailureFacts
 
 from ...api.status import LossReason
@@ -48,6 +50,10 @@ pkg/kubelet/lifecycle/predicate.go)."""
 
 KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
+
+
+_EXIT_CODE = re.compile(r"exit code (\d+)")
+"""In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
 
 
 def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
@@ -109,6 +115,13 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
     # The main process of every pod is Ray's own: the training code runs below it, and what goes
     # wrong there is in the driver's progress, never in a pod's exit code.
     return LossReason.HEAD_LOST if pod_status.is_head(pod) else LossReason.WORKER_LOST
+
+
+def driver_exit_code(job: Object | None) -> int | None:
+    """The driver's exit code, as Ray on the head told KubeRay; None: unknown, or it goes on."""
+    message = str((((job or {}).get("status")) or {}).get("message") or "")
+    found = _EXIT_CODE.search(message)
+    return int(found.group(1)) if found else None
 
 
 def is_refused(pod: Object) -> bool:
