@@ -402,7 +402,7 @@ def test_of_pods_that_have_just_started_no_former_ones_are_told(server: Server) 
     ("options", "said"),
     [
         (["--driver", "--rank", "1"], "--driver and --rank exclude each other"),
-        (["--grep", "("], "--grep ( is no regular expression"),
+        (["--grep", "("], "grep is '(', which is no regular expression"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(

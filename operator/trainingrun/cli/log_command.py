@@ -1,6 +1,5 @@
 """`logs`: prints what the ranks and the driver of a run print; lines of several ranks once."""
 
-import re
 import sys
 from collections import deque
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ import typer
 
 from ..client import kept_logs
 from ..client import logs as client_logs
-from ..client.log_lines import Batch, Printed, Selection
+from ..client.log_lines import Batch, Printed, Selection, pattern
 from ..client.places import Place
 from ..client.sources import Source
 from ..local.terminal_text import plain, plain_lines
@@ -60,11 +59,7 @@ def logs(
     """Print what the ranks and the driver print or have printed, also once their pods are gone."""
     if driver and rank is not None:
         raise CliError("--driver and --rank exclude each other; leave one of them out")
-    try:
-        pattern = re.compile(grep) if grep is not None else None
-    except re.error as error:
-        raise CliError(f"--grep {grep} is no regular expression: {error}") from None
-    selection = Selection(rank, driver, trial, attempt, since, pattern, tail)
+    selection = Selection(rank, driver, trial, attempt, since, pattern(grep), tail)
     if "://" in name:
         place = Place(name, endpoint, trial=trial)
         found = kept_logs.batches(place, selection, follow, _say)

@@ -94,8 +94,8 @@ def pattern(grep: str | None) -> re.Pattern[str] | None:
         return re.compile(grep) if grep is not None else None
     except re.error as error:
         raise RunError(
-            f"grep is {grep!r}, which is no regular expression ({error}); escape what is meant "
-            "literally, as re.escape does"
+            f"grep is {grep!r}, which is no regular expression ({error}); write \\ before what is "
+            "meant literally"
         ) from None
 
 
