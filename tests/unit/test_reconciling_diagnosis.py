@@ -181,6 +181,21 @@ def test_while_pods_start_the_status_says_which_are_ready_and_which_pull() -> No
     assert condition(reconcile(seen, 900), "Ready").message == "1 of 3 pods are ready"
 
 
+def test_once_all_pods_are_ready_the_status_says_what_the_driver_does() -> None:
+    unread = begun({}, a_head(ready=True), *(a_pod(f"worker-{n}", ready=True) for n in (1, 2)))
+    assert condition(reconcile(unread), "Ready").message == (
+        "3 of 3 pods are ready; the driver starts"
+    )
+    for state in ("Starting", "Recovering"):
+        starts = replace(unread, progress=a_progress(state=state, world_size=0))
+        assert condition(reconcile(starts), "Ready").message == (
+            "3 of 3 pods are ready; the worker group starts; trainingrun logs digits prints what "
+            "it does"
+        )
+    shrunk = replace(unread, progress=a_progress(state="Training", world_size=1))
+    assert condition(reconcile(shrunk), "Ready").message == ""
+
+
 def test_once_it_is_mended_nothing_is_stalled(training: Observed) -> None:
     stalled = then(replace(training, pods=(config_error('secret "x" not found'), HEAD)), 60)
     repaired = in_the_way(reconcile(replace(stalled, pods=pods())))

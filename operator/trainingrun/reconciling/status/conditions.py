@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from trainingrun_protocol.progress import Progress
+from trainingrun_protocol.progress import Progress, RunState
 
 from ...api.checkpoints_spec import Checkpoints
 from ...api.reasons import WAITS, ConditionReason, Truth
@@ -225,21 +225,29 @@ def _ready(
     waits = draft.status.running_attempt is None and draft.bookkeeping.suspended_since is None
     message = f"The next attempt begins at {until}" if waits and until else ""
     return NewCondition(
-        kind, "False", ConditionReason.NOT_TRAINING, message or _missing_pods(context, draft)
+        kind, "False", ConditionReason.NOT_TRAINING, message or _start(context, draft, progress)
     )
 
 
-def _missing_pods(context: ReconcileContext, draft: StatusDraft) -> str:
-    """How many pods of the attempt are ready, and one whose image is pulled; "": all are."""
+def _start(context: ReconcileContext, draft: StatusDraft, progress: Progress | None) -> str:
+    """What the start waits for: pods, of which one may pull its image, or else what the driver
+    does; "": no attempt runs, or it has no pods yet.
+    """
     if draft.status.running_attempt is None:
         return ""
     number = draft.status.attempts[-1].number
     index, head = context.index(number), context.head(number)
     ready = len(index.ready_workers) + (head is not None and pod_status.ready(head))
     asked = context.asked_pods(draft, number)
-    if not index.all or ready >= asked:
+    if not index.all:
         return ""
     message = f"{ready} of {asked} pods are ready"
+    if ready >= asked and progress is None:
+        return f"{message}; the driver starts"
+    if progress is not None and ready >= asked:
+        starts = progress.state in (RunState.STARTING, RunState.RECOVERING)
+        logs = f"trainingrun logs {context.run.metadata.name} prints what it does"
+        return f"{message}; the worker group starts; {logs}" if starts else ""
     for pod in index.unwell:
         if since := pod_status.pulls_since(pod):
             return f"{message}; pod {pod_status.name(pod)} pulls its image since {written(since)}"
