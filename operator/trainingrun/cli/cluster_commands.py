@@ -30,7 +30,7 @@ from ..rendering import names
 from ..rendering.defaults import names_storage
 from . import views
 from .common import Endpoint, Everywhere, File, Name, run_names, wide_console
-from .errors import CliError, print_error
+from .errors import CliError, print_error, say
 from .sources import cluster_of, source_of, taking
 
 
@@ -76,7 +76,7 @@ def list_runs(
         return
     if not found:
         # As kubectl: stdout stays empty.
-        typer.echo(f"No TrainingRuns found in {source.where(everywhere)}.", err=True)
+        say(f"No TrainingRuns found in {source.where(everywhere)}.")
         return
     typer.echo(views.listing(found, datetime.now(UTC), everywhere, terminal_width()))
 
@@ -112,15 +112,15 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
         _print_object(found, output)
         return
     if not found:
-        typer.echo(views.why_no_ranks(run), err=True)
+        say(views.why_no_ranks(run))
         return
     typer.echo(views.ranks(found, terminal_width()))
     for warning in views.warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     if (needed := views.ranks_without_steps(found, run)) is not None:
-        typer.echo(needed, err=True)
+        say(needed)
     if (rest := views.ranks_left_out(found, run)) is not None:
-        typer.echo(rest, err=True)
+        say(rest)
 
 
 @taking(source_of)
@@ -153,7 +153,7 @@ def sweep(source: Source, name: Name) -> None:
     status = (run.get("status") or {}).get("sweep") or {}
     metric, found, best = settings["metric"], status.get("trials", []), status.get("best")
     if not found:
-        typer.echo(f"No trial of {name} has begun.", err=True)
+        say(f"No trial of {name} has begun.")
         return
     typer.echo(views.trials(found, best, metric, terminal_width()))
     for line in views.trial_failures(found):
@@ -211,7 +211,7 @@ def events(source: Source, name: Name) -> None:
     if isinstance(source, ThisMachine):
         why_none = "its drivers have recorded nothing"
     if not found:
-        typer.echo(f"There are no events of {name}: {why_none}.", err=True)
+        say(f"There are no events of {name}: {why_none}.")
         return
     typer.echo(views.events(found, datetime.now(UTC)))
 
@@ -318,16 +318,16 @@ def export(
     if not name:
         runs = [run for run in runs if views.phase(run) not in ENDED]
     if not runs:
-        typer.echo(f"In {cluster.where(everywhere)} is no run that has not ended.", err=True)
+        say(f"In {cluster.where(everywhere)} is no run that has not ended.")
         return
     manifests = [retried_run.exported(run) for run in runs]
     typer.echo(yaml_text.dump(*manifests), nl=False)
     for manifest in manifests:
         where = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
-        typer.echo(f"{where} begins {retried_run.begins(manifest)}", err=True)
+        say(f"{where} begins {retried_run.begins(manifest)}")
         uri = str(manifest["spec"]["storage"].get("uri"))
         if uri.startswith(("file:", "pvc:")):
-            typer.echo(f"{where} needs {uri} with what is in it, also where it goes", err=True)
+            say(f"{where} needs {uri} with what is in it, also where it goes")
 
 
 def _follow(followed: following.Followed, name: str) -> None:

@@ -14,7 +14,7 @@ from ..local.run_line import Run
 from ..local.terminal_text import terminal_width
 from . import views
 from .common import Everywhere, run_names, seconds
-from .errors import CliError
+from .errors import CliError, say
 from .sources import source_of, taking
 
 CAUSES = ("training", "saving", "lost", "starting", "waiting")
@@ -58,7 +58,7 @@ def cost(
         earliest = datetime.now(UTC) - timedelta(seconds=since)
         runs = [run for run in runs if _ended_after(run, earliest)]
     if not runs:
-        typer.echo("No TrainingRuns found.", err=True)
+        say("No TrainingRuns found.")
         return
     typer.echo(table(runs, by, everywhere, terminal_width()))
     for sentence in losses(runs[0]) if name is not None else ():
@@ -66,7 +66,7 @@ def cost(
     for sentence in (
         unknown(runs) if isinstance(source, Cluster) else ()
     ):  # this machine has no prices
-        typer.echo(sentence, err=True)
+        say(sentence)
 
 
 def table(runs: Sequence[Run], by: str, everywhere: bool, width: int | None) -> str:

@@ -1,4 +1,4 @@
-"""How a command fails: one sentence on stderr and an exit code."""
+"""What a command says on stderr: a sentence, and of a failure an exit code too."""
 
 import contextlib
 import errno
@@ -10,11 +10,18 @@ import typer
 from rich.console import Console
 
 from ..api.errors import RunError
-from ..local.terminal_text import plain_lines
+from ..local.terminal_text import plain, plain_lines
 
 
 class CliError(RunError):
     """The options of a command cannot be used, or it ends with what the sentence says."""
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on stderr, beside what the command prints; names and errors in it may be of
+    anybody.
+    """
+    typer.echo(plain(sentence), err=True)
 
 
 def print_error(sentence: str) -> None:

@@ -13,9 +13,9 @@ from ..client import logs as client_logs
 from ..client.log_lines import Batch, Printed, Selection, pattern
 from ..client.places import Place
 from ..client.sources import Source
-from ..local.terminal_text import plain, plain_lines
+from ..local.terminal_text import plain_lines
 from .common import Endpoint, NameOrUri, seconds
-from .errors import CliError
+from .errors import CliError, say
 from .sources import source_of, taking
 
 SAME_WITHIN_S = 10.0
@@ -62,15 +62,11 @@ def logs(
     selection = Selection(rank, driver, trial, attempt, since, pattern(grep), tail)
     if "://" in name:
         place = Place(name, endpoint, trial=trial)
-        found = kept_logs.batches(place, selection, follow, _say)
+        found = kept_logs.batches(place, selection, follow, say)
     else:
-        found = client_logs.of_run(source, name, selection, follow, endpoint, _say)
+        found = client_logs.of_run(source, name, selection, follow, endpoint, say)
     for batch in found:
         _print(batch)
-
-
-def _say(sentence: str) -> None:
-    typer.echo(plain(sentence), err=True)
 
 
 def _print(batch: Batch) -> None:

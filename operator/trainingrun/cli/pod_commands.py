@@ -26,7 +26,7 @@ from ..rendering import names
 from . import views
 from .common import Name, connect
 from .dashboard_proxy import Proxy
-from .errors import CliError
+from .errors import CliError, say
 from .local_server import serving
 from .sources import taking
 
@@ -82,9 +82,9 @@ def dashboard(
         serving(proxy := Proxy(port, upstream, token)),
     ):
         typer.echo(f"Ray's dashboard of {name}: {proxy.link()}")
-        typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
+        say("One browser can open it, once; Ctrl-C ends it.")
         if browser and not webbrowser.open(proxy.link()):
-            typer.echo("No browser is found here: open the address yourself.", err=True)
+            say("No browser is found here: open the address yourself.")
         try:
             said = _last_line(output)
         except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from ..client import run_page
 from ..client.sources import Source, ThisMachine
 from . import support_archive
 from .common import Endpoint, NameOrUri, Trial
-from .errors import CliError
+from .errors import CliError, say
 from .result_commands import place_in
 from .sources import source_of, taking
 
@@ -52,7 +52,7 @@ def report(
     target = to or Path(f"{name}-{now:%Y%m%dT%H%M%SZ}.tar.gz")
     write_new(target, content)
     for sentence in not_read:
-        typer.echo(f"not read: {sentence}", err=True)
+        say(f"not read: {sentence}")
     typer.echo(f"{target} written; read it before you pass it on")
 
 

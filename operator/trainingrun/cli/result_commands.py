@@ -16,7 +16,7 @@ from ..client.sources import Cluster, Source
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from . import pod_commands, views
 from .common import Endpoint, NameOrUri, Step, Trial
-from .errors import CliError, print_error
+from .errors import CliError, print_error, say
 from .sources import source_of, taking
 
 if TYPE_CHECKING:
@@ -57,10 +57,6 @@ def place_in(
     return replace(found, request_stacks=request)
 
 
-def _say(sentence: str) -> None:
-    typer.echo(sentence, err=True)
-
-
 place_of = taking(source_of)(place_in)
 
 
@@ -74,7 +70,7 @@ def metrics(
     ] = None,
 ) -> None:
     """Print what the training has reported, each step once."""
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.store import metrics_table
 
         table = metrics_table.read(bucket)
@@ -84,13 +80,13 @@ def metrics(
             text = _csv(last)
             typer.echo(plain_lines(text) if sys.stdout.isatty() else text, nl=False)
         elif not len(table):
-            typer.echo(f"No metrics in {bucket.root} yet.", err=True)
+            say(f"No metrics in {bucket.root} yet.")
         else:
             rows = last.to_pylist()
             width = terminal_width()
             typer.echo(views.metrics_table(rows, table.column_names, width))
             if len(table) > shown:
-                typer.echo(f"The last {shown} of {len(table)} rows; --csv prints all.", err=True)
+                say(f"The last {shown} of {len(table)} rows; --csv prints all.")
 
 
 def _csv(table: Any) -> str:
@@ -120,7 +116,7 @@ def stacks(
     now: Annotated[bool, typer.Option("--now", help="Have them kept now, and print them.")] = False,
 ) -> None:
     """Print where each rank stood when the training hung, or with --now where it stands."""
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.store import kept_stacks
 
         found = kept_stacks.kept(bucket)
@@ -145,7 +141,7 @@ def stacks(
         if rank is not None and rank not in chosen.ranks:
             there = ", ".join(map(str, chosen.ranks))
             raise CliError(f"--rank is {rank}, and at {chosen.time} there are ranks {there}")
-        typer.echo(f"Stacks of {chosen.time}, attempt {chosen.attempt}:", err=True)
+        say(f"Stacks of {chosen.time}, attempt {chosen.attempt}:")
         for number, key in chosen.ranks.items():
             if rank in (None, number):
                 text = (bucket.get(key) or b"").decode(errors="replace")
@@ -156,12 +152,12 @@ def stacks(
 @taking(place_of)
 def list_checkpoints(place: Place) -> None:
     """List the checkpoints, the newest last."""
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.store import retention
 
         found = committed(bucket, print_error)
         if not found:
-            typer.echo(f"No checkpoints in {bucket.root}.", err=True)
+            say(f"No checkpoints in {bucket.root}.")
             return
         best = retention.best_known(found)
         now, width = datetime.now(UTC), terminal_width()
@@ -175,7 +171,7 @@ def verify(place: Place, step: Step = None) -> None:
 
     Exit code 1 if one of them is damaged.
     """
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.store import manifest, verification
 
         unreadable = [one for one in manifest.read_all(bucket) if isinstance(one[1], str)]
@@ -205,7 +201,7 @@ def download(
     ] = None,
 ) -> None:
     """Download a checkpoint, by default the newest intact one; each file is verified."""
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.checkpoints import downloads
         from trainingrun_runtime.store.storage_errors import DamagedError
 
@@ -248,7 +244,7 @@ def _needed_by_runs(source: Source, root: str) -> frozenset[tuple[str, int]]:
             found, unknown = frozenset(), f"{unknown} ({error})"
     else:
         found = frozenset()
-    _say(f"{unknown}: a checkpoint from which another one begins may be among these.")
+    say(f"{unknown}: a checkpoint from which another one begins may be among these.")
     return found
 
 
@@ -264,7 +260,7 @@ def prune(
     It names them and asks before it deletes.
     """
     place, source = where
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.store import retention
 
         by_runs = place.needed if source is None else _needed_by_runs(source, bucket.root)

@@ -18,7 +18,7 @@ from ..local.terminal_text import plain, table, terminal_width
 from ..reconciling import pod_status
 from ..rendering import names
 from .common import Endpoint, NameOrUri, Trial
-from .errors import CliError
+from .errors import CliError, say
 from .report_command import write_new
 from .result_commands import place_in
 from .sources import source_of, taking
@@ -52,7 +52,7 @@ def trace(
 ) -> None:
     """Print where the time of the latest start and recovery went, by phase and by process."""
     place = place_in(source, name, trial, endpoint)
-    with opened(place, _say) as bucket:
+    with opened(place, say) as bucket:
         from trainingrun_runtime.report_page import traces
         from trainingrun_runtime.store import start_traces
 
@@ -66,7 +66,7 @@ def trace(
     if chrome is not None:
         text = json.dumps(traces.chrome(place.name or root.rpartition("/")[2], found))
         write_new(chrome, text.encode(), "--chrome")
-        typer.echo(f"{chrome} written; ui.perfetto.dev and chrome://tracing open it", err=True)
+        say(f"{chrome} written; ui.perfetto.dev and chrome://tracing open it")
     for one in found if all_of_them else traces.latest(found):
         cells = [
             [row.phase, row.process, _seconds(row.begin), _seconds(row.seconds)]
@@ -75,10 +75,6 @@ def trace(
         typer.echo(plain(one.title))
         typer.echo(table(("PHASE", "PROCESS", "BEGIN", "SECONDS"), cells, terminal_width()))
         typer.echo(f"{plain(traces.longest(one))}\n")
-
-
-def _say(sentence: str) -> None:
-    typer.echo(sentence, err=True)
 
 
 def _seconds(value: float | None) -> str:
@@ -124,7 +120,7 @@ def _read(what: str, call: Callable[[], Any]) -> Any:
     except NotFoundError:
         return None
     except RunError as error:
-        typer.echo(plain(f"not read: {what}: {error}"), err=True)
+        say(f"not read: {what}: {error}")
         return None
 
 

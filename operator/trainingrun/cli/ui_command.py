@@ -7,6 +7,7 @@ import typer
 
 from ..client.sources import Cluster
 from .common import Endpoint, Everywhere
+from .errors import say
 from .local_server import serving
 from .sources import cluster_of, taking
 
@@ -35,7 +36,7 @@ def ui(
     try:
         with serving(server):
             typer.echo(f"TrainingRuns in {where}: {server.link()}")
-            typer.echo("One browser can open it, once; Ctrl-C ends it.", err=True)
+            say("One browser can open it, once; Ctrl-C ends it.")
             threading.Event().wait()
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

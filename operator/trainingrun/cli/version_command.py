@@ -6,8 +6,9 @@ import typer
 
 from ..api.errors import RunError
 from ..client.installation import in_cluster, own_version
-from ..local.terminal_text import pairs, plain
+from ..local.terminal_text import pairs
 from .common import Context, connect
+from .errors import say
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,6 +30,6 @@ def version_command(
     try:
         found = in_cluster(connect(context=context))
     except RunError as error:
-        typer.echo(plain(error), err=True)
+        say(str(error))
     else:
         typer.echo(pairs([own, *found]).partition("\n")[2])  # aligned with the line above
