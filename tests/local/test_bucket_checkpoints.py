@@ -83,6 +83,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
             "state.pt", "read", lambda part: memoryview(bytes(part[::-1])), id="another body"
         ),
         pytest.param(".json", "get", lambda content: content[:-1], id="half a manifest"),
+        pytest.param(".json", "get", lambda _: None, id="no manifest, which is listed"),
     ],
 )
 def test_a_wrong_answer_of_the_store_refuses_no_checkpoint(
@@ -144,6 +145,42 @@ def test_an_unreadable_manifest_is_reported_and_not_fatal(
     assert [entry.manifest for entry in skipped] == [None]
     assert "manifests/000001-000002.json cannot be read" in skipped[0].reason
     assert committed(bucket) == [older]
+
+
+def test_a_result_names_the_newest_checkpoint_though_the_store_once_denies_it(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newest = (saved(bucket, tmp_path, step=10 * n, index=n) for n in (1, 2))
+    denied, get = [newest.key], type(bucket).get
+
+    def denies_once(self: Bucket, key: str) -> bytes | None:
+        if key in denied:
+            denied.remove(key)
+            return None
+        return get(self, key)
+
+    monkeypatch.setattr(type(bucket), "get", denies_once)
+    assert committed(bucket) == [older, newest]
+    assert denied == []
+
+
+def test_a_listed_manifest_that_the_store_keeps_denying_is_reported(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newest = (saved(bucket, tmp_path, step=10 * n, index=n) for n in (1, 2))
+    get = type(bucket).get
+    monkeypatch.setattr(
+        type(bucket), "get", lambda self, key: None if key == newest.key else get(self, key)
+    )
+    saved(bucket, tmp_path, step=30, index=1, fencing_token=2)
+    sweep(bucket, 2, ContractCheckpoints(keep=2))
+    bucket.delete(["manifests/000002-000001.json"])
+    assert bucket.list(newest.path) != [], "a sweep takes its files for nobody's"
+    found, skipped = newest_intact(bucket)
+    assert found == older
+    assert [one.reason for one in skipped] == [
+        f"{newest.key} cannot be read: it is listed, and the store answers that there is none"
+    ]
 
 
 def test_a_manifest_under_another_name_does_not_count(bucket: Bucket, tmp_path: Path) -> None:

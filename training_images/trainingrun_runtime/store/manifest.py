@@ -224,8 +224,13 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
             found.append((entry.key, f"it has {entry.size} bytes, more than a manifest may have"))
             continue
         content = bucket.get(entry.key)
-        if content is None:
+        if content is None and all(still.key != entry.key for still in bucket.list(FOLDER)):
             continue  # a sweep removed it between the two requests
+        # A store may say once that there is none: an older checkpoint would be restored for it.
+        content = bucket.get(entry.key) if content is None else content
+        if content is None:
+            found.append((entry.key, "it is listed, and the store answers that there is none"))
+            continue
         try:
             manifest = Manifest.model_validate_json(content)
         except ValidationError as error:
