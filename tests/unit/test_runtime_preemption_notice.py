@@ -12,7 +12,6 @@ from trainingrun_runtime.worker.preemption_notice import (
     PreemptionNotice,
     PreemptionNoticeWatcher,
     checkpoint_at,
-    hold_until,
 )
 
 
@@ -36,14 +35,6 @@ def test_the_slower_the_checkpoints_the_earlier_the_last_one_begins():
     assert (
         checkpoint_at(PreemptionNotice(deadline=1000.0, pre_stop=False), save_seconds=20.0) == 960.0
     )
-
-
-def test_a_checkpoint_is_put_off_while_there_is_time_for_it():
-    for pre_stop in (True, False):
-        notice = PreemptionNotice(deadline=1000.0, pre_stop=pre_stop)
-        assert hold_until(notice, save_seconds=1.0) == 996.0
-        assert hold_until(notice, save_seconds=20.0) == 970.0
-        assert hold_until(notice, 20.0) > checkpoint_at(notice, 20.0)
 
 
 def test_the_hooks_file_becomes_a_notice(folder):

@@ -294,14 +294,18 @@ class PreemptionDeadline:
 
     def __init__(self) -> None:
         self._context = train_context().preemption_context  # one for each worker group
+        self._without: float | None = None
 
     def read(self) -> float | None:
         """Unix time in seconds; None: no node goes away."""
         info = self._context.preemption_info
         if info is None:
             return None
-        # Ray gives no deadline for some drains and then waits 120 s.
-        return info.deadline_ms / 1000 if info.deadline_ms else time.time() + 120
+        if info.deadline_ms:
+            return float(info.deadline_ms / 1000)
+        # Ray gives no deadline for some drains, and waits 120 s from when it has seen one.
+        self._without = self._without or time.time() + 120
+        return self._without
 
 
 @dataclass

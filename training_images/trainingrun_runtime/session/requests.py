@@ -9,8 +9,8 @@ from ..coordinator.checkpoints import Command
 from ..coordinator.standstill import At
 from ..known_errors.failure_causes import OwnPodPreempted, Preempted, Resized, Suspended
 from ..ray_internals import nodes, training
-from ..worker.preemption_notice import PreemptionNotice, checkpoint_at, hold_until
-from ..worker.step_consensus import PLACES, Hold, Place, StepValues
+from ..worker.preemption_notice import PreemptionNotice, checkpoint_at
+from ..worker.step_consensus import PLACES, Place, StepValues
 from .saving import Saving
 from .session_context import SessionContext
 
@@ -68,7 +68,7 @@ class Requests:
     def save(self) -> None:
         """All ranks requested a checkpoint here."""
         agreed = self.agree(Place.SAVE)
-        if agreed.busy or agreed.hold == Hold.GRADIENTS:
+        if agreed.busy or agreed.hold:
             self._saving.late = True  # training does not wait for the store
         else:
             self._saving.save(wait=False)
@@ -104,8 +104,12 @@ class Requests:
             self.save()
 
     def _held(self) -> bool:
-        """Whether the checkpoint is made after a later step; all ranks ask."""
-        return self.agree(Place.SAVE).hold == Hold.GRADIENTS
+        """Whether the checkpoint is made after a later step; all ranks ask.
+
+        Also where a pod ends before that: without those gradients the run would go on from there
+        with other weights, and from an earlier checkpoint it does the steps again.
+        """
+        return self.agree(Place.SAVE).hold
 
     def _numbers(
         self,
@@ -114,18 +118,11 @@ class Requests:
         place: Place = Place.STEP,
     ) -> StepValues:
         requested = self._command(self._saving.due_s() if due_s is None else due_s)
-        hold = self._hold() if place is Place.SAVE else Hold.NO
+        hold = place is Place.SAVE and self._context.gradients.hold_checkpoints()
         busy, step = self._saving.uploading, self._context.progress.step
         # Also where no step was done: the first one of the next loop is left out by it.
         no_time = self._context.noted_steps.no_time
         return StepValues(requested, busy, stop, step, hold, no_time)
-
-    def _hold(self) -> Hold:
-        """Whether this rank wants a checkpoint to be made after a later step."""
-        notice = self._notice()
-        if notice is not None and time.time() >= hold_until(notice, self._saving.slowest_s()):
-            return Hold.NO_TIME
-        return Hold.GRADIENTS if self._context.gradients.hold_checkpoints() else Hold.NO
 
     def _command(self, due_s: float) -> Command:
         """The command that this rank requests now."""

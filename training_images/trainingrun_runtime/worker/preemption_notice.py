@@ -50,16 +50,6 @@ def checkpoint_at(notice: PreemptionNotice, save_seconds: float) -> float:
     return notice.deadline - max(5.0, 2 * save_seconds)
 
 
-def hold_until(notice: PreemptionNotice, save_seconds: float) -> float:
-    """Until when that checkpoint may be put off to a later step, in Unix seconds.
-
-    Args:
-        notice: of this pod or of a node of the worker group.
-        save_seconds: what the last checkpoint took.
-    """
-    return notice.deadline - max(4.0, 1.5 * save_seconds)
-
-
 class PreemptionNoticeWatcher:
     """Watches for this pod's notice in a thread.
 

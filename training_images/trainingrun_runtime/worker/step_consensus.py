@@ -44,16 +44,6 @@ PLACES = {
 """The places in words."""
 
 
-class Hold(IntEnum):
-    """Whether a rank wants a checkpoint to be made after a later step; the largest applies."""
-
-    NO = 0
-    GRADIENTS = 1
-    """Gradients wait for a later step of their optimizer, and a checkpoint does not hold them."""
-    NO_TIME = 2
-    """A pod or node ends before long."""
-
-
 class RanksDisagree(RuntimeError):
     """The ranks of a run are at different places of the training function."""
 
@@ -73,8 +63,9 @@ class StepValues(NamedTuple):
     """Whether any rank requested the end of training."""
     step: int = 0
     """Steps done when the ranks contributed these values."""
-    hold: Hold = Hold.NO
-    """Contributed where a checkpoint is about to be made."""
+    hold: bool = False
+    """Where a checkpoint is about to be made: whether any rank has gradients that wait for a later
+    step of their optimizer, and that a checkpoint does not hold."""
     no_time: bool = False
     """Whether any rank has no time to note the end of the next step."""
     state: int = 0
@@ -196,7 +187,7 @@ def _largest(every: Sequence[Sequence[int]]) -> StepValues | None:
     step, _, command, busy, stop, hold, no_time, state = largest
     alike = state != UNKNOWN and len({each[-1] for each in every}) == 1
     return StepValues(
-        command, bool(busy), bool(stop), step, Hold(hold), bool(no_time), state, alike
+        command, bool(busy), bool(stop), step, bool(hold), bool(no_time), state, alike
     )
 
 
