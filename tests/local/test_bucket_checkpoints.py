@@ -276,6 +276,31 @@ def test_a_sweep_that_ends_before_the_files_leaves_no_manifest_of_them(
     assert newest_intact(bucket) == (kept, [])
 
 
+def test_a_sweep_deletes_what_a_former_one_has_left_but_for_what_is_kept(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, rule = list[Manifest](), ContractCheckpoints(keep=1)
+
+    def refused(self: Bucket, folder: str) -> None:
+        raise StorageError(f"{folder} is not deleted")
+
+    gone, again = saved(bucket, tmp_path, step=10, index=1), saved(bucket, tmp_path, 20, index=2)
+    kept = saved(bucket, tmp_path, step=30, index=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "delete_folder", refused)
+        for there in ([again, kept], [kept]):
+            with pytest.raises(StorageError, match="is not deleted"):
+                sweep(bucket, 1, rule, left=left)
+            assert committed(bucket) == there, "one that cannot be deleted keeps no other from it"
+    # Code may use a folder again, whose files are then those of another checkpoint.
+    same = kept.model_copy(update={"path": again.path, "files": again.files, "index": 4})
+    commit(bucket, same)
+    assert sweep(bucket, 1, rule, left=left) == [kept]
+    assert [bucket.list(one.path) for one in (gone, kept)] == [[], []]
+    assert newest_intact(bucket) == (same, [])
+    assert left == []
+
+
 def test_metrics_that_are_reported_later_decide_which_checkpoint_is_the_best(
     bucket: Bucket, tmp_path: Path
 ) -> None:

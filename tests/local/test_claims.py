@@ -392,6 +392,39 @@ def test_a_write_that_comes_too_late_has_no_effect(
     assert [path.name for path in volume.rglob("*") if path.is_file()] == ["000001.json"]
 
 
+@pytest.mark.parametrize(
+    "error", [errno.ENOSPC, errno.EDQUOT, errno.EIO, None], ids=["ENOSPC", "EDQUOT", "EIO", "hangs"]
+)
+def test_a_file_whose_last_flush_fails_leaves_nothing_of_it(
+    volume: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, error: int | None
+) -> None:
+    """A claim that was full for a moment would be filled by the copies of all retries."""
+    answers, flush = threading.Event(), os.fsync
+
+    def fails(file: int) -> None:
+        if error is not None and not os.path.isdir(f"/proc/self/fd/{file}"):
+            raise OSError(error, os.strerror(error))
+        answers.wait(0 if error is not None else 60)
+        with contextlib.suppress(OSError):  # the file was closed meanwhile
+            flush(file)
+
+    bucket.put("checkpoints/1/other", b"there")
+    monkeypatch.setattr(os, "fsync", fails)
+    for _ in range(2):
+        with (
+            impatient(monkeypatch) if error is None else contextlib.nullcontext(),
+            pytest.raises(StorageError),
+            bucket.writing("checkpoints/1/model", 0) as write,
+        ):
+            write(b"weights")
+    assert [path.name for path in volume.rglob("*") if path.is_file()] == ["other"]
+    answers.set()
+    monkeypatch.setattr(os, "fsync", flush)
+    with bucket.writing("checkpoints/1/model", 0) as write:
+        write(b"weights")
+    assert bucket.get("checkpoints/1/model") == b"weights"
+
+
 def test_a_write_that_was_given_up_reaches_no_other_file(
     volume: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

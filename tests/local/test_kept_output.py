@@ -412,6 +412,20 @@ def test_a_process_says_who_it_is_by_a_file_of_its_node(
     assert (found.label, found.files, found.pid) == ("rank 1", ["/tmp/a.out"], os.getpid())
 
 
+def test_what_a_process_has_printed_takes_no_memory_once_it_is_uploaded(node: Node) -> None:
+    """A head may live for months, and has the processes of each worker group and trial."""
+    pid = node.starts('print("its last words")')
+    node.says(pid, rank=0)
+    wait_for(lambda: not uploader._is_alive(pid))
+    node.uploader.poll(NOW)
+    (stream,) = node.uploader._streams.values()
+    assert stream._part
+    node.uploader._upload(stream)
+    assert node.lines() == ["its last words"]
+    assert stream.done
+    assert not stream._part
+
+
 def put(bucket: Bucket, source: Source, began: float, *texts: str) -> None:
     content = "".join(kept_output.written(began + n, text) for n, text in enumerate(texts))
     bucket.put(kept_output.key(source, began), content.encode())

@@ -451,6 +451,17 @@ def test_a_checkpoint_that_was_abandoned_does_not_keep_survivors_from_saving_its
     assert coordinator.is_committed(f"step-0000000020-{group}") is True
 
 
+def test_it_is_known_whether_the_newest_upload_is_committed(coordinator: Coordinator) -> None:
+    group = coordinator.group_started(2, 5, [])
+    assert coordinator.newest_is_committed(), "the group has uploaded nothing"
+    commit(coordinator, replace(an_upload(10, group), group=group))
+    assert coordinator.newest_is_committed()
+    upload = replace(an_upload(20, group), group=group)
+    coordinator.uploaded(upload)
+    coordinator.abandoned(upload)
+    assert not coordinator.newest_is_committed()
+
+
 def test_metrics_that_come_before_their_upload_go_with_it(coordinator: Coordinator):
     coordinator.group_started(2, 0, [])
     coordinator.measured(10, {"accuracy": 0.5})

@@ -21,7 +21,13 @@ from trainingrun_runtime.driver.failure_policy import (
     remedied,
 )
 from trainingrun_runtime.known_errors import remedies
-from trainingrun_runtime.known_errors.failure_causes import ClassifiedFailure, PeerLost, classify
+from trainingrun_runtime.known_errors.failure_causes import (
+    ClassifiedFailure,
+    OwnPodPreempted,
+    PeerLost,
+    Preempted,
+    classify,
+)
 from trainingrun_runtime.ray_internals.training import FailureDecision, WorkerHealthCheckFailedError
 from trainingrun_runtime.store import kept_output
 from trainingrun_runtime.store.bucket import Bucket
@@ -114,10 +120,32 @@ def test_the_limit_restarts_with_each_newer_checkpoint():
 class Coordinator:
     """Of a run on a node of a cluster, without a commit."""
 
+    def __init__(self, *, newest_is_committed: bool = True) -> None:
+        self._committed = newest_is_committed
+
     def __getattr__(self, name: str) -> Any:
         place = RankPlace("r0", "node-0", "pod-0")
         known = {"place_of": place, "commits": 0, "newest_group": 1}
+        known["newest_is_committed"] = self._committed
         return SimpleNamespace(remote=lambda *_: known.get(name))
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_ranks_that_leave_on_a_notice_are_asked_for_the_step_that_was_not_committed(
+    monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """Their checkpoint may be abandoned, and they hold the step until the group is ended."""
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(failure_policy.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(failure_policy.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(
+        failure_policy.survivors, "save_last_step", lambda _, lost, __: asked.append(tuple(lost))
+    )
+    left = {0: Preempted("a pod is preempted"), 1: OwnPodPreempted("a pod is preempted")}
+    bucket: Any = None
+    policy = AttemptPolicy(Coordinator(newest_is_committed=committed), bucket, 1)
+    assert policy.make_decision(WorkerGroupError("left", left)) is FailureDecision.RETRY
+    assert asked == ([] if committed else [()])
 
 
 @pytest.mark.parametrize(

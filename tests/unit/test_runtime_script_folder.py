@@ -341,6 +341,22 @@ def test_a_part_that_changed_since_it_was_planned_is_no_part(
     assert not folder.upload(Save(1, state.fingerprint, ()), bucket, KEY, 0, RETRY)
 
 
+def test_a_part_is_no_part_while_a_file_is_written_that_is_to_be_renamed(
+    folder: Folder, bucket: Bucket
+) -> None:
+    """Another pod may have renamed its part of the next checkpoint, and be uploading it."""
+    (folder.path / "step-10").mkdir()
+    (folder.path / "step-10/a").write_text("old")
+    state = folder.later()
+    assert state.settled
+    save = Save(1, state.fingerprint, ("step-10/a",))
+    (folder.path / "step-20.tmp").mkdir()
+    with (folder.path / "step-20.tmp/a").open("w"):
+        assert not folder.upload(save, bucket, KEY, 0, RETRY)
+        assert bucket.list() == []
+    assert folder.upload(save, bucket, KEY, 0, RETRY), "a file that was left holds nothing up"
+
+
 def test_a_folder_that_the_script_has_deleted_is_an_empty_part(
     folder: Folder, bucket: Bucket
 ) -> None:

@@ -11,6 +11,7 @@ from trainingrun_protocol.progress import (
     RecordKind,
     RunState,
 )
+from trainingrun_runtime.progress import time_accounting
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 from trainingrun_runtime.store.lease import LossHistory, LostDriver
 
@@ -216,6 +217,46 @@ def test_a_loss_counts_where_steps_are_done_again_and_its_time_stays(accounting)
     assert losses(accounting) == LossHistory(losses=1, trained=30.0)
     accounting.stepped(report(2, 25, 1070.0, 1075.0, checkpoint=2.0))
     assert losses(accounting) == LossHistory(losses=1, trained=37.0, unsaved=True)
+
+
+def test_what_is_done_after_a_damaged_checkpoint_was_passed_over_is_unsaved_until_the_next():
+    accounting = TimeAccounting(attempt=2, fencing_token=2, now=1000.0)
+    accounting.committed(LastCheckpoint(uri="s3://b/damaged", step=100, time=900.0))
+    accounting.group_started(1020.0, world_size=2, resumed_step=50)
+    assert not accounting.history().unsaved, "nothing is done yet"
+    accounting.stepped(report(1, 80, 1030.0, 1060.0))
+    assert accounting.history().unsaved, "a head that is lost now loses 30 steps"
+    accounting.committed(LastCheckpoint(uri="s3://b/next", step=80, time=1061.0))
+    assert not accounting.history().unsaved
+    accounting.stepped(report(1, 81, 1030.0, 1061.0))
+    assert accounting.history().unsaved
+
+
+def test_reports_without_a_new_step_take_no_memory(accounting):
+    accounting.stepped(report(1, 30, 1030.0, 1061.0))
+    before = len(accounting._samples)
+    for second in range(1000):
+        accounting.stepped(report(1, 30, 1030.0, 1062.0 + second))
+    assert len(accounting._samples) == before
+
+
+def test_a_run_without_a_checkpoint_keeps_a_bounded_number_of_times(accounting, monkeypatch):
+    monkeypatch.setattr(time_accounting, "MAX_SAMPLES", 100)
+    for step in range(31, 1001):
+        accounting.stepped(report(1, step, 1030.0, 1030.0 + step))
+        assert len(accounting._samples) <= 100
+    accounting.group_started(2100.0, world_size=2, resumed_step=515)
+    seconds = accounting.document(2100.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (515.0, 485.0)
+
+
+def test_the_time_of_an_evaluation_counts_for_no_step_before_it(accounting):
+    """The step stays the same meanwhile, and reports go on."""
+    for second in range(1, 600):
+        accounting.stepped(report(1, 30, 1030.0, 1060.0 + second))
+    accounting.group_started(1700.0, world_size=2, resumed_step=25)
+    seconds = accounting.document(1700.0).seconds
+    assert (seconds.productive, seconds.lost_work) == (25.0, 604.0)
 
 
 def test_a_record_says_why_steps_are_done_again(accounting):

@@ -96,8 +96,7 @@ class Checkpoints:
         goes on, would be asked again after its next step, and would do little else.
         """
         with self._changed:
-            _, committing = self._done[-1] if self._done else ("", True)
-            if command is not Command.RESIZE or committing:
+            if command is not Command.RESIZE or self.newest_is_committed():
                 self._command = max(self._command, command)
 
     @property
@@ -198,6 +197,11 @@ class Checkpoints:
         """
         with self._changed:
             return next((committed for done, committed in self._done if done == name), None)
+
+    def newest_is_committed(self) -> bool:
+        """Whether the newest upload of those processed was committed, or there was none."""
+        with self._changed:
+            return self._done[-1][1] if self._done else True
 
     def _processed(self, upload: UploadedCheckpoint, *, committed: bool) -> None:
         self._waiting.remove(upload)

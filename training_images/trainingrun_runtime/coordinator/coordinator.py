@@ -162,6 +162,7 @@ class Coordinator:
     attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
     commits = _of(lambda self: self._checkpoints, Checkpoints.commits)
     is_committed = _of(lambda self: self._checkpoints, Checkpoints.is_committed)
+    newest_is_committed = _of(lambda self: self._checkpoints, Checkpoints.newest_is_committed)
 
     newest_group = _of(lambda self: self._progress, RunProgress.newest_group)
     resumed_step = _of(lambda self: self._progress, RunProgress.resumed_step)

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import ray
@@ -18,7 +18,7 @@ from blake3 import blake3
 from trainingrun_protocol.contract import RunContract
 
 from ..coordinator.checkpoints import LateMetrics, UploadedCheckpoint
-from ..store import manifest, retention
+from ..store import manifest, retention, verification
 from ..store.bucket import Bucket
 from ..store.lease import Lease
 from ..store.manifest import DIGEST_FOLDER, FileDigest, Manifest, digest_file
@@ -53,7 +53,9 @@ class Committer:
         self._bucket: Bucket = lease.bucket
         self._reports, self._reports_due = reports, time.monotonic() + _REPORTS_S
         self._retry = StorageRetry(report_to(coordinator, "commits"))
+        self._pause: Callable[[float], Any] = time.sleep
         self._index = 0
+        self._left: list[Manifest] = []  # of which a sweep may have deleted the manifest alone
         self.failure: StorageError | None = None
         """Why the newest upload was not committed; none: it was, or it is still in the queue."""
 
@@ -75,7 +77,7 @@ class Committer:
                 raise SystemExit  # the attempt has ended, and Ray is shut down next
             to_coordinator(error)
 
-        self._retry = StorageRetry(report, ended.wait)
+        self._retry, self._pause = StorageRetry(report, ended.wait), ended.wait
         while not ended.is_set():
             try:
                 upload = ray.get(self._coordinator.next_upload.remote(_LONG_POLL_S))
@@ -97,7 +99,7 @@ class Committer:
         try:
             # First: a later worker group that restores it continues the table at its step.
             self._retry(self.write_reports)
-            committed = self._retry(lambda: self._manifest(upload))
+            committed = self._verified(upload)
             self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
             # Training continues: the next checkpoint may be committed, and the last one has to be.
@@ -157,6 +159,23 @@ class Committer:
         except StorageError as error:  # they are written with the next checkpoint
             log.warning("reported metrics were not written: %s", error)
 
+    def _verified(self, upload: UploadedCheckpoint) -> Manifest:
+        """The manifest of an upload whose files are all there, as long as their digests say.
+
+        Raises:
+            AbsentError, DamagedError: One is not, also when it was asked for again.
+            StorageError: The store did not answer.
+        """
+        for pause in verification.PAUSES_S:
+            try:
+                return self._retry(lambda: self._manifest(upload))
+            except (AbsentError, DamagedError) as error:
+                # One wrong answer, such as a 404 while a server of the store starts, would cost all
+                # steps since the checkpoint before.
+                log.warning("the store is asked again in %g s: %s", pause, error)
+                self._pause(pause)
+        return self._retry(lambda: self._manifest(upload))
+
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
         checkpoints = self.checkpoints
         path = self._bucket.key_of(upload.path)
@@ -186,6 +205,7 @@ class Committer:
                 self._lease.fencing_token,
                 self.checkpoints,
                 {self._bucket.key_of(path) for path in used},
+                self._left,
             )
         except Exception as error:  # the next sweep removes them
             log.warning("old checkpoints were not removed: %s", error)
@@ -208,7 +228,7 @@ def digests(
 
     Raises:
         AbsentError: A file, or the digests of one of the ranks, is not there.
-        DamagedError: A file has another size than its digest says.
+        DamagedError: A file has another size than its digest says, or digests cannot be read.
     """
     sizes = {entry.key.removeprefix(f"{path}/"): entry.size for entry in bucket.list(path)}
     parts, names = {digest_file(rank) for rank in ranks or ()}, set[str]()
@@ -221,8 +241,8 @@ def digests(
         content = bucket.get(f"{path}/{part}")
         if content is None:
             raise AbsentError(f"{path}/{part} is missing, with the digests of a rank's files")
-        for file, digest in json.loads(content).items():
-            if known.setdefault(file, FileDigest(**digest)) != FileDigest(**digest):
+        for file, digest in _digests_of(content, f"{path}/{part}").items():
+            if known.setdefault(file, digest) != digest:
                 different.add(file)
     for file in known.keys() - different:
         # By name, too: whether a list has all objects that were written before depends on the
@@ -236,6 +256,13 @@ def digests(
             )
     read_back = different | (names - parts - known.keys())
     return {**known, **{file: _digest(bucket, f"{path}/{file}") for file in sorted(read_back)}}
+
+
+def _digests_of(content: bytes, key: str) -> dict[str, FileDigest]:
+    try:
+        return {file: FileDigest(**digest) for file, digest in json.loads(content).items()}
+    except ValueError:  # such as of a body that was cut off
+        raise DamagedError(f"{key}, with the digests of a rank's files, cannot be read") from None
 
 
 def _digest(bucket: Bucket, key: str) -> FileDigest:

@@ -173,7 +173,9 @@ class AttemptPolicy(FailurePolicy):
         if failure.cause not in _LOSSES or failure is self._saved:
             return
         self._saved = failure
-        if not failure.saved:  # a drain may end before the ranks have saved, too
+        # A drain may end before the ranks have saved, too. And the checkpoint for a notice may be
+        # abandoned: the ranks have ended all the same, and still hold the step.
+        if not failure.saved or not ray.get(self._coordinator.newest_is_committed.remote()):
             survivors.save_last_step(self._coordinator, failure.lost, self._store_answers)
 
     def _store_answers(self) -> bool:

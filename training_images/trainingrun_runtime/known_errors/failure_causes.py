@@ -25,7 +25,7 @@ from .remedies import advised, explained, find, texts
 
 
 class Preempted(Exception):
-    """Raised on every rank once the checkpoint for a preemption notice is committed."""
+    """Raised on every rank once the checkpoint for a notice is committed, or abandoned."""
 
 
 class OwnPodPreempted(Preempted):
@@ -146,7 +146,8 @@ class ClassifiedFailure:
     storage: StorageError | None = None
     """The error of the store, where that is the cause."""
     saved: bool = False
-    """Whether the ranks ended by themselves, after a committed checkpoint of their last step."""
+    """Whether the ranks ended by themselves, after a checkpoint of their last step, which is
+    committed or abandoned."""
     lost: tuple[int, ...] = ()
     """Those of `ranks` that no longer answer."""
     remedied: bool = False

@@ -315,6 +315,8 @@ class Stream:
         if ended or (trained and not self._said):
             bucket.put(kept_output.key(announced.source, time.time(), last=True), b"")
             self._said, self.done = True, ended
+            if ended:  # nothing is read any more; the stream itself stays known
+                self._part.clear()
 
 
 class Uploader:

@@ -31,6 +31,8 @@ from ..store.loss_documents import LossDocument
 MAX_RECORDS = 100
 FIRST_STEPS = 3
 """Of a worker group: code may be compiled in them, so their time says little of others."""
+MAX_SAMPLES = 10_000
+"""Of the productive time by steps."""
 MAX_LOSSES = 1000
 """Documents of losses that are kept until they are written."""
 
@@ -109,6 +111,7 @@ class TimeAccounting:
         self._metrics: dict[str, Any] = {}
         self._interval: float | None = None
         self._checkpoint: LastCheckpoint | None = None
+        self._saved_step = 0
         self._records: list[Record] = []
         self._seconds = Seconds()
         self._samples: list[tuple[int, float]] = []  # (step, productive seconds up to it)
@@ -179,6 +182,9 @@ class TimeAccounting:
         if unmeasured:  # its function begins, and no step will be seen
             self._state = RunState.TRAINING
         self._last = self._paced_from = None
+        # Not the step of the newest checkpoint, which may be damaged: what is done between the two
+        # is lost again with the head.
+        self._saved_step = resumed_step
         former_size = self._resized(now, world_size, resumed_step)
         self._step = self._first_step = resumed_step
         message = f"resumed from step {resumed_step}"
@@ -290,16 +296,25 @@ class TimeAccounting:
             self._paced_from = (report.step, report.productive)
         productive = self._resumed_productive + report.productive
         self._seconds = self._seconds.model_copy(update={"productive": productive})
-        self._samples.append((report.step, productive))
+        self._sample(report.step, productive)
+
+    def _sample(self, step: int, productive: float) -> None:
+        samples = self._samples
+        # Of a step that lasts, such as one with an evaluation, the begin and the end count.
+        if len(samples) > 1 and samples[-1][0] == samples[-2][0] == step:
+            samples.pop()
+        samples.append((step, productive))
+        if len(samples) > MAX_SAMPLES:
+            self._samples = samples[::2]  # between two a straight line is near enough
 
     def history(self) -> LossHistory:
         """The run's losses and time of training, with this driver's."""
-        spent, saved = self._seconds, self._checkpoint
+        spent = self._seconds
         trained = spent.productive + spent.lost_work + self._stalled()
         return LossHistory(
             losses=self._former.losses + self._losses,
             trained=self._former.trained + trained,
-            unsaved=self._last is not None and (saved is None or self._step > saved.step),
+            unsaved=self._last is not None and self._step > self._saved_step,
             step=self._step,
             step_time=self._last_done,
             ended=self._state.final,
@@ -356,11 +371,7 @@ class TimeAccounting:
 
     def committed(self, checkpoint: LastCheckpoint) -> None:
         """A checkpoint was committed."""
-        self._checkpoint = checkpoint
-        # Nothing before the newest checkpoint is ever done again by this driver, unless it is
-        # found torn later; then the straight line from zero is near enough.
-        if len(self._samples) > 10_000:
-            self._samples = self._samples[::2]
+        self._checkpoint, self._saved_step = checkpoint, checkpoint.step
 
     def disrupted(
         self,

@@ -111,11 +111,12 @@ class ClaimFiles:
         staged = self._ask(lambda: self._staged(path))
         try:
             yield partial(self._append, staged)
+            # A full claim may say so at the last flush alone. Each retry would leave a copy.
+            self._ask(staged.publish, _DATA_LIMIT_S)
         except BaseException:
             with suppress(StorageError):  # the mount may be what has failed
                 self._ask(staged.discard)
             raise
-        self._ask(staged.publish, _DATA_LIMIT_S)
 
     def _append(self, staged: "_Staged", content: bytes | memoryview) -> None:
         whole = memoryview(content).cast("B")

@@ -80,6 +80,7 @@ def sweep(
     current_token: int,
     rule: ContractCheckpoints,
     used: Collection[str] = (),
+    left: list[Manifest] | None = None,
 ) -> list[Manifest]:
     """Delete expired checkpoints, and uncommitted folders of former drivers.
 
@@ -89,9 +90,11 @@ def sweep(
             still be running.
         rule: As for `expired`.
         used: As for `expired`.
+        left: Those that former sweeps of the caller could not delete whole: they are deleted, and
+            the list becomes what this one cannot delete.
 
     Returns:
-        The checkpoints that were deleted.
+        The checkpoints that have expired, which are deleted.
 
     Raises:
         StorageError: The store did not answer. No committed checkpoint is partly deleted.
@@ -108,12 +111,21 @@ def sweep(
     dropped = expired(committed, rule, used) if own else []
 
     kept = {m.path for m in committed if m not in dropped}
+    left, there = ([] if left is None else left), {m.key for m in committed}
+    # Whose manifest is still there expires again, or is kept by now. Of the others nothing names
+    # the folder, and one of the caller's own token is no orphan: the files of a manifest that was
+    # deleted just before the store went away would stay.
+    begun = [m for m in left if m.key not in there]
+    left[:] = [*begun, *(m.model_copy(update={"files": {}}) for m in dropped)]
     delete(bucket, dropped, kept)
     gone = {m.key for m in dropped}
     remaining = [name_of(key) for key, _ in readings if key not in gone]
     manifest.sweep_metrics(bucket, current_token, remaining)
     for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
+    # Last: one that can never be deleted keeps no other from it.
+    delete(bucket, begun, kept)
+    left.clear()
     return dropped
 
 
@@ -176,8 +188,9 @@ def delete(bucket: Bucket, dropped: Iterable[Manifest], kept: Collection[str]) -
     Raises:
         StorageError: The store did not answer. No committed checkpoint is partly deleted.
     """
-    # Manifest first. A crash in between leaves files that the next sweep removes; the other order
-    # leaves a manifest whose files are missing.
+    # Manifest first. An error in between leaves files that the caller's next sweep removes, and a
+    # crash files that a later driver's does; the other order leaves a manifest whose files are
+    # missing.
     for m in dropped:
         bucket.delete([m.key])
         if not any(_overlap(m.path, path) for path in kept):

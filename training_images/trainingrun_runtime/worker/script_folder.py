@@ -144,14 +144,18 @@ class ScriptFolder:
             retry: repeats requests to the store.
 
         Returns:
-            Whether it is what was in the folder when the save was planned: else what is uploaded is
-            no checkpoint. What else the scripts have written meanwhile does not matter.
+            Whether it is what was in the folder when the save was planned, and no unfinished file
+            was being written: else what is uploaded is no checkpoint. What else the scripts write
+            meanwhile does not matter.
 
         Raises:
             StorageError: the store did not answer.
         """
-        stamps, began = self._stamps(), time.monotonic()
-        if _fingerprint(stamps) != save.fingerprint:
+        began = time.monotonic()
+        stamps, unfinished = self._look()
+        # Since the last look a script may have begun to write its part of a checkpoint, of which
+        # other pods have renamed theirs and planned this save: their new part is none without it.
+        if _fingerprint(stamps) != save.fingerprint or (unfinished and self._is_written()):
             return False
         # The newest first: one with the name of the last checkpoint is overwritten with each.
         names = sorted(save.files, key=lambda name: stamps[name][1], reverse=True)

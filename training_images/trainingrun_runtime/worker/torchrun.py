@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from trainingrun_protocol.contract import (
 )
 from trainingrun_protocol.variable_references import with_variables
 
-from ..checkpoints.background import behind_training
+from ..checkpoints.background import begin_behind_training, behind_training
 from ..coordinator.checkpoints import Command
 from ..coordinator.scripts import Meeting, Orders, Save, Told
 from ..data import kept_batch
@@ -54,6 +55,8 @@ _LOOK_SHARE = 50.0
 """How many times the CPU time of a look through the folder passes until the next one: what this
 process does is not taken for work of the training."""
 _LONGEST_PAUSE_S = 10.0
+_LAST_DELETIONS_S = 30.0
+"""Seconds that the end of the scripts waits for what is being deleted."""
 _NO_LIMIT = str(2**31 - 1)
 """For a script that asks how often it may be started again: losses are not counted."""
 
@@ -206,6 +209,7 @@ class _Rank:
         self._next_look = 0.0
         self._asked = self._told_process = False
         self._uploads: _Upload | None = None
+        self._deletions: list[threading.Thread] = []
         self._tell()  # before the script begins: how the folder was
         self._script = ScriptProcess(command, environment, lock)
 
@@ -223,6 +227,9 @@ class _Rank:
             self._script.end()
         if self._asked:
             self._end_group(orders.command)
+        until = time.monotonic() + _LAST_DELETIONS_S
+        for deletion in self._deletions:
+            deletion.join(max(until - time.monotonic(), 0))
 
     def _wait(self) -> None:
         """Until it is time to tell more."""
@@ -296,7 +303,10 @@ class _Rank:
         if orders.save is not None and self._uploads is None:
             self._uploads = _Upload(self._worker, self._folder, orders.save)
         if orders.unused is not None:
-            self._delete(orders.unused)
+            # Beside the script: a notice, and the end of the script, do not wait for the store.
+            delete = partial(_delete, self._worker, _path(self._worker, orders.unused))
+            self._deletions = [each for each in self._deletions if each.is_alive()]
+            self._deletions.append(begin_behind_training(delete))
         return orders
 
     def _leave(self, orders: Orders) -> None:
@@ -307,12 +317,6 @@ class _Rank:
         if self._ended is None and time.time() >= orders.end_by:
             log.warning("the script did not end in time after SIGTERM, and is killed")
             self._script.end()
-
-    def _delete(self, number: int) -> None:
-        """Delete what was uploaded of a checkpoint that is none."""
-        bucket = self._worker.bucket
-        path = bucket.key_of(_path(self._worker, number))
-        self._worker.storage_retry(lambda: bucket.delete_folder(path))
 
     def _end_group(self, command: Command) -> None:
         """End this worker group, once what its scripts have written is committed.
@@ -344,6 +348,15 @@ def _signal_name(number: int) -> str:
 def _path(worker: Worker, number: int) -> str:
     """Where a checkpoint of a worker group is, as Ray names it."""
     return str(training.stored(f"folder-{number:06d}-{worker.group}").path)
+
+
+def _delete(worker: Worker, path: str) -> None:
+    """Delete what was uploaded of a checkpoint that is none; what is left a later driver sweeps."""
+    bucket = worker.bucket
+    try:
+        worker.storage_retry(lambda: bucket.delete_folder(bucket.key_of(path)))
+    except Exception as error:
+        log.warning("what was uploaded of a discarded checkpoint is not deleted: %s", error)
 
 
 class _Upload:
