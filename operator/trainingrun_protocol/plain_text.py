@@ -48,3 +48,10 @@ def size(number_of_bytes: float) -> str:
             return f"{number_of_bytes:.{0 if unit == 'B' else 1}f} {unit}"
         number_of_bytes /= 1000
     return f"{number_of_bytes:.1f} TB"
+
+
+def money_text(amount: float) -> str:
+    """An amount, without its currency. Of less than 1 it has four digits: a short run on a cheap
+    node costs something, too.
+    """
+    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.4g}"

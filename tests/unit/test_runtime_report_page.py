@@ -31,7 +31,8 @@ from trainingrun_runtime.driver import run_settings
 from trainingrun_runtime.report_page import charts, contents, folder, page, timeline
 from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.curves import Series
-from trainingrun_runtime.report_page.folder import RunFolder
+from trainingrun_runtime.report_page.folder import LastLines, RunFolder
+from trainingrun_runtime.report_page.spending import causes_of
 from trainingrun_runtime.store import metrics_table
 from trainingrun_runtime.store import run_settings as stored_settings
 from trainingrun_runtime.store.bucket import Bucket
@@ -134,6 +135,18 @@ def test_an_epoch_is_no_curve(tmp_path: Path) -> None:
     part = Part(1, 1, 1, None, metrics_table.table_of(rows, 1))
     bucket.put(part.key, metrics_table.encoded(part))
     assert [series.name for series in folder.read(bucket).curves] == ["loss"]
+
+
+def test_a_metric_that_is_no_number_any_more_is_named(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1").as_uri())
+    values = [(1, 0.3, math.nan), (2, 0.2, math.nan), (3, math.nan, math.inf)]
+    rows = [Row(n, float(n), {"loss": loss, "norm": norm}) for n, loss, norm in values]
+    part = Part(1, 1, 1, None, metrics_table.table_of(rows, 1))
+    bucket.put(part.key, metrics_table.encoded(part))
+    words = text(shown(folder.read(bucket)))
+    assert "loss last finite value 0.2, from 0.2 to 0.3" in words
+    assert "1 value is NaN or infinite and not drawn" in words
+    assert "nearly all of their values are NaN or infinite: norm" in words
 
 
 def test_last_lines_and_stacks_of_what_failed_are_there(failed: RunFolder) -> None:
@@ -268,7 +281,102 @@ def test_a_page_of_the_status_alone_has_what_it_has_and_leaves_out_the_rest() ->
     assert "The bucket was away." in words
     for section in ("Time line", "Metrics over steps", "Ranks", "Checkpoints", "Attempts"):
         assert section not in words
-    assert found.state == "Unknown"
+    assert (found.state, found.message) == ("Pending", "No operator has seen the run yet.")
+    assert shown(RunFolder("s3://runs/demo-1")).state == "Unknown"
+
+
+def of_status(**status: Any) -> Contents:
+    """The page of a run of which nothing but its status is known."""
+    return shown(RunFolder("s3://runs/demo-1"), {"metadata": {"name": "demo"}, "status": status})
+
+
+def test_an_edit_that_is_refused_is_said_while_the_attempt_goes_on() -> None:
+    refused = {"type": "Accepted", "status": "False", "message": "workers.count may not change"}
+    found = of_status(phase="Running", conditions=[refused])
+    assert found.warnings == ["workers.count may not change"]
+
+
+def test_a_run_that_is_being_deleted_says_so() -> None:
+    deleted = {"name": "demo", "deletionTimestamp": "2026-11-26T22:15:00Z"}
+    for phase, said in (("Running", "Deleting"), ("Succeeded", "Succeeded")):
+        run = {"metadata": deleted, "status": {"phase": phase}}
+        assert shown(RunFolder("s3://runs/demo-1"), run).state == said
+
+
+def test_counts_are_those_of_the_run_and_not_of_what_the_status_keeps() -> None:
+    start = "2026-11-26T22:00:00Z"
+    kept = [{"number": n, "outcome": "Lost", "startTime": start} for n in (29, 30)]
+    loss = {"number": 60, "reason": "NodeLost", "time": start, "signs": "", "lostSteps": 4}
+    found = of_status(
+        phase="Running",
+        attempt=30,
+        attempts=kept,
+        disruptions={"nodeLosses": 40, "preemptions": 20, "history": [loss]},
+    )
+    figures = {figure.label: (figure.value, figure.note) for figure in found.figures}
+    assert figures["Attempts"][0] == "30"
+    assert figures["Disruptions"] == ("60", "at least 4 steps lost")
+    assert "28 earlier ones are left out" in text(found)
+    assert "59 earlier ones are left out" in text(found)
+
+
+def test_what_an_attempt_did_is_not_known_without_its_driver() -> None:
+    attempt = {"number": 1, "outcome": "Running", "startTime": "2026-11-26T22:00:00Z"}
+    found = of_status(phase="Running", attempts=[attempt])
+    assert [span.kind for span in found.spans] == ["unknown"]
+    assert "what it did is not known here" in text(found)
+
+
+def test_of_many_ranks_the_page_says_how_many_it_has_not() -> None:
+    ranks = [{"rank": rank, "stepSeconds": 0.1} for rank in range(16)]
+    found = of_status(phase="Running", progress={"ranks": ranks, "worldSize": 64})
+    assert "48 further ranks are left out" in text(found)
+    few = of_status(phase="Running", progress={"ranks": ranks[:3], "worldSize": 64})
+    assert "further ranks" not in text(few), "the others have not reported"
+
+
+def test_money_below_a_cent_is_no_nothing() -> None:
+    found = of_status(phase="Running", cost={"amount": 0.0042, "wasted": 0.0, "currency": "USD"})
+    assert found.money == [("In all", "0.0042 USD"), ("Not in steps that counted", "0.00 USD")]
+
+
+def test_goodput_without_an_operator_is_as_the_operator_counts_it() -> None:
+    """Rounded down, and of six of eight workers three quarters."""
+    progress = Progress.model_validate(
+        {
+            "attempt": 1,
+            "fencingToken": 1,
+            "state": "Succeeded",
+            "step": 100,
+            "resumedFromStep": 0,
+            "seconds": {"productive": 996.0, "startup": 4.0},
+        }
+    )
+    driver = Driver(1, 1, BEGAN, NOW, progress)
+    assert causes_of({}, [driver], 8)[0] == 99
+    sizes = [{"workers": 6, "seconds": 996.0}]
+    fewer = Driver(
+        1, 1, BEGAN, NOW, Progress.model_validate({**progress.to_dict(), "sizes": sizes})
+    )
+    percent, causes = causes_of({}, [fewer], 8)
+    assert percent == 74
+    assert {cause.label: cause.seconds for cause in causes}[
+        "Training without the workers that were missing"
+    ] == 249.0
+
+
+def test_of_long_last_lines_the_end_is_there() -> None:
+    lines = [*(["x" * 1000] * 49), "ValueError: what went wrong"]
+    found = text(shown(RunFolder("s3://runs/demo-1", output=[LastLines(1, 0, lines)])))
+    assert "ValueError: what went wrong" in found
+    assert "characters before this are left out" in found
+
+
+def test_what_ranks_warned_of_is_said_while_they_train_and_of_a_run_that_has_ended() -> None:
+    warned = {"warnings": ["rank 3 runs out of memory"]}
+    for phase, said in (("Running", True), ("Failed", True), ("Queued", False)):
+        run = {"metadata": {"name": "demo"}, "status": {"phase": phase, "progress": warned}}
+        assert shown(RunFolder("s3://runs/demo"), run).warnings == warned["warnings"] * said, phase
 
 
 def test_a_run_that_trains_says_when_it_was_last_heard_of() -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trainingrun_protocol.plain_text import money_text
+
 from ..api.v1alpha1 import KUEUE_QUEUE
 from ..client.sources import Cluster, Source
 from ..local import terminal_text
@@ -172,7 +174,9 @@ def _sum(costs: Sequence[Mapping[str, Any]], field: str, least: str | None = Non
         is_known = False
         if least and least in one:
             sums[one["currency"]] += one[least]
-    text = " + ".join(f"{amount:.2f} {currency}" for currency, amount in sorted(sums.items()))
+    text = " + ".join(
+        f"{money_text(amount)} {currency}" for currency, amount in sorted(sums.items())
+    )
     if is_known:
         return text or _NOTHING
     return f">={text}" if text and least else "?"

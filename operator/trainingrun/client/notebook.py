@@ -78,8 +78,11 @@ def _curve(place: Place) -> str:
         f'<path d="{line.path}" fill="none" stroke="#36c" vector-effect="non-scaling-stroke"/>'
         for line in curve.lines
     )
+    last = f"last finite value {curve.last}" if curve.left_out else curve.last
+    not_drawn = f"; {curve.left_out} NaN or infinite" if curve.left_out else ""
+    span = f"(from {curve.least} to {curve.largest}{not_drawn})"
     return (
-        f"<div>{escape(curve.name)}: {curve.last} (from {curve.least} to {curve.largest})</div>"
+        f"<div>{escape(curve.name)}: {last} {span}</div>"
         '<svg viewBox="0 0 100 100" preserveAspectRatio="none" style="width: 100%; height: 8em">'
         f"{paths}</svg>"
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainingrun_protocol.progress import (
+    MOST_RANKS,
     Hang,
     Progress,
     RankRow,
@@ -87,6 +88,7 @@ class Contents:
     notes: list[str] = field(default_factory=list)
     curves: list[charts.Curve] = field(default_factory=list)
     curves_left_out: int = 0
+    curves_without: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     times: list[Label] = field(default_factory=list)
@@ -103,11 +105,14 @@ class Contents:
     stacks_time: str = ""
     stacks_left_out: int = 0
     attempts: list[AttemptRow] = field(default_factory=list)
+    attempts_left_out: int = 0
     events: list[Event] = field(default_factory=list)
     events_left_out: int = 0
     traces: list[TraceTable] = field(default_factory=list)
     ranks: list[RankRow] = field(default_factory=list)
     ranks_time: float | None = None
+    ranks_left_out: int = 0
+    most_ranks: int = MOST_RANKS
     slow_rank: int | None = None
     slow_own: float | None = None
     """Seconds that it takes for a step, without those that it waits for other ranks."""
@@ -142,10 +147,11 @@ def of(
     status: Mapping[str, Any] = (run or {}).get("status") or {}
     drivers = folder.drivers
     newest = drivers[-1].progress if drivers else None
-    state, tone, message = _standing(status, drivers, folder)
+    state, tone, message = _standing(run, drivers, folder)
     attempts = attempts_of(status, drivers)
     events = events_of(drivers)
-    goodput, causes = causes_of(status, drivers)
+    full = folder.settings.workers if folder.settings is not None else None
+    goodput, causes = causes_of(status, drivers, full)
     ranks, slowest, ranks_time = _ranks(status, newest)
     step, total = _steps(status, newest)
     losses = losses_of(status, folder)
@@ -161,6 +167,13 @@ def of(
     held, unit, money = cost_of(status)
     progress = status.get("progress") or {}
     warnings = progress.get("warnings") or (newest.warnings if newest else [])
+    if status.get("phase") not in (None, "Running", "Succeeded", "Failed"):
+        warnings = []  # no rank trains now; those of an ended run are the last that it said
+    warnings = [*_refused(status), *warnings]
+    # The status keeps the newest ones alone, and counts all.
+    count = max(status.get("attempt") or 0, len(attempts))
+    counts = [n for n in (status.get("disruptions") or {}).values() if isinstance(n, int)]
+    world = progress.get("worldSize") or (newest.world_size if newest is not None else 0)
     return Contents(
         name=name,
         folder=folder.root,
@@ -169,11 +182,15 @@ def of(
         message=message,
         written=now,
         source=source,
-        figures=_figures(step, total, goodput, money, attempts, losses, folder, now),
-        warnings=list(warnings),
+        figures=[
+            *_figures(step, total, goodput, attempts, now),
+            *_counts(count, max(sum(counts), len(losses)), losses, money, folder),
+        ],
+        warnings=warnings,
         notes=folder.notes,
         curves=[charts.curve(each, lost_at) for each in folder.curves],
         curves_left_out=folder.curves_left_out,
+        curves_without=folder.curves_without,
         spans=spans,
         marks=marks,
         times=times,
@@ -183,7 +200,7 @@ def of(
         held_unit=unit,
         money=money,
         losses=losses[-MOST_ROWS:],
-        losses_left_out=len(losses[:-MOST_ROWS]),
+        losses_left_out=max(sum(counts), len(losses)) - len(losses[-MOST_ROWS:]),
         hang=_hang(status, newest),
         stacks=list(folder.stacks.texts.items()) if folder.stacks else [],
         stacks_time=folder.stacks.kept.time if folder.stacks else "",
@@ -191,11 +208,13 @@ def of(
         if folder.stacks
         else 0,
         attempts=attempts[-MOST_ROWS:],
+        attempts_left_out=count - len(attempts[-MOST_ROWS:]),
         events=events[-MOST_ROWS:],
         events_left_out=len(events[:-MOST_ROWS]),
         traces=_traces(folder, run),
         ranks=ranks,
         ranks_time=ranks_time,
+        ranks_left_out=max(world - len(ranks), 0) if len(ranks) >= MOST_RANKS else 0,
         slow_rank=slowest.rank if slowest is not None and _is_slow(slowest) else None,
         slow_own=slowest.own_seconds if slowest is not None else None,
         slow_sentence=_slow_sentence(slowest),
@@ -211,10 +230,20 @@ def of(
     )
 
 
+def _refused(status: Mapping[str, Any]) -> list[str]:
+    """What an edited spec is refused for, while an attempt goes on with the former one."""
+    return [
+        one["message"]
+        for one in status.get("conditions") or []
+        if one.get("type") == "Accepted" and one.get("status") == "False" and one.get("message")
+    ]
+
+
 def _standing(
-    status: Mapping[str, Any], drivers: Sequence[Driver], folder: RunFolder
+    run: Mapping[str, Any] | None, drivers: Sequence[Driver], folder: RunFolder
 ) -> tuple[str, str, str]:
     """One word, its color, and a sentence."""
+    status = (run or {}).get("status") or {}
     if phase := status.get("phase"):
         true = {
             one.get("type"): one
@@ -225,11 +254,15 @@ def _standing(
             (true[each] for each in _CONDITIONS if each in true), {}
         )
         tone = {"Succeeded": "good", "Failed": "bad"}.get(phase, "busy")
-        if phase not in ("Succeeded", "Failed") and "Stalled" in true:
-            tone = "bad"
+        if phase not in ("Succeeded", "Failed"):
+            tone = "bad" if "Stalled" in true else tone
+            deleted = ((run or {}).get("metadata") or {}).get("deletionTimestamp")
+            phase = "Deleting" if deleted else phase
         return phase, tone, condition.get("message", "")
     if folder.result is not None:
         return "Succeeded", "good", ""
+    if not drivers and run is not None:
+        return "Pending", "busy", "No operator has seen the run yet."
     if not drivers:
         return "Unknown", "busy", "No driver of this run has begun to train."
     last = drivers[-1]
@@ -327,12 +360,10 @@ def _figures(
     step: int | None,
     total: int | None,
     goodput: int | None,
-    money: Sequence[tuple[str, str]],
     attempts: Sequence[AttemptRow],
-    losses: Sequence[Loss],
-    folder: RunFolder,
     now: float,
 ) -> list[Figure]:
+    """How far the run is."""
     figures = []
     if step is not None:
         of_all = f"of {total:,}" if total else ""
@@ -344,13 +375,25 @@ def _figures(
         running = attempts[-1].end is None
         end = now if running else max(one.end or 0.0 for one in attempts)
         figures.append(Figure("Time", duration(end - min(begun)), f"since {clock(min(begun))}"))
+    return figures
+
+
+def _counts(
+    attempts: int,
+    disruptions: int,
+    losses: Sequence[Loss],
+    money: Sequence[tuple[str, str]],
+    folder: RunFolder,
+) -> list[Figure]:
+    """How often, and what it took; of the disruptions `losses` are known in detail."""
+    figures = []
     if attempts:
-        figures.append(Figure("Attempts", f"{len(attempts)}"))
-    if losses:
+        figures.append(Figure("Attempts", f"{attempts:,}"))
+    if disruptions:
         again = [loss.lost_steps for loss in losses if loss.lost_steps is not None]
-        figures.append(
-            Figure("Disruptions", f"{len(losses)}", f"{sum(again):,} steps lost" if again else "")
-        )
+        at_least = "" if len(again) == disruptions else "at least "
+        note = f"{at_least}{sum(again):,} steps lost" if again else ""
+        figures.append(Figure("Disruptions", f"{disruptions:,}", note))
     if money:
         figures.append(Figure("Cost", money[0][1], money[0][0].lower()))
     if folder.checkpoints:

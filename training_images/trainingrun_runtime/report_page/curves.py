@@ -39,6 +39,8 @@ class Curves:
     """Those with `loss` in their name first, then in their order."""
     left_out: int = 0
     """Further ones."""
+    without: list[str] = field(default_factory=list)
+    """Names of those that have no curve since their values are NaN or infinite."""
     too_large: str = ""
     """How large the table is, if it was not decoded for that."""
 
@@ -65,20 +67,22 @@ def read(found: Sequence[Stored], most: int, most_rows: float) -> Curves:
     names.sort(key=lambda name: "loss" not in name.lower())
     at_once = max(VALUES_AT_ONCE // max(rows, 1) - len(metrics_table.OWN_COLUMNS), 1)
     drawn: list[Series] = []
+    without: list[str] = []
     left_out = 0
     for begin in range(0, len(names), at_once):
         some = names[begin : begin + at_once]
         table = metrics_table.merged(metrics_table.opened(found, some))
         for name in some:
             points = _finite(table, name)
+            not_finite = len(table) - table[name].null_count - len(points)
             if len(points) < 2:
+                without += [name] if not_finite and len(without) < most else []
                 continue
             if len(drawn) == most:
                 left_out += 1
                 continue
-            not_finite = len(table) - table[name].null_count - len(points)
             drawn.append(Series(name, _points(points), not_finite))
-    return Curves(drawn, left_out)
+    return Curves(drawn, left_out, without)
 
 
 def _finite(table: Any, name: str) -> Any:

@@ -81,6 +81,8 @@ class RunFolder:
     """Metrics that are numbers."""
     curves_left_out: int = 0
     """Further metrics that are numbers."""
+    curves_without: list[str] = field(default_factory=list)
+    """Metrics whose values are NaN or infinite."""
     checkpoints: list[Manifest] = field(default_factory=list)
     """Oldest first."""
     best: Manifest | None = None
@@ -143,6 +145,7 @@ def read(bucket: Bucket, largest_table: float = math.inf, most_rows: float = mat
         drivers,
         table.drawn,
         table.left_out,
+        table.without,
         committed,
         retention.best_known(committed),
         result,

@@ -39,6 +39,7 @@ def environment(*packages: str) -> Environment:
         finalize=_safe,
     )
     environment.filters |= {
+        "end": _end,
         "filled": filled,
         "clock": clock,
         "duration": duration,
@@ -64,4 +65,15 @@ def _safe(value: Any) -> Any:
     """Of each expression of the template, before it is escaped."""
     if value is None:
         return ""
-    return plain_lines(value[:LONGEST_TEXT]) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    more = len(value) - LONGEST_TEXT
+    return plain_lines(value[:LONGEST_TEXT]) + (f" ({more:,} more characters)" if more > 0 else "")
+
+
+def _end(text: str) -> str:
+    """The end of a text that is too long, which says what its begin does not."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    kept = text[-LONGEST_TEXT + 100 :]
+    return f"({len(text) - len(kept):,} characters before this are left out)\n{kept}"

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainingrun_protocol.progress import RunState
+from trainingrun_protocol.plain_text import money_text
+from trainingrun_protocol.progress import Progress, RunState
 
 from ..store.last_progress import Driver
 
@@ -54,22 +55,30 @@ def cost_of(status: Mapping[str, Any]) -> tuple[list[Cause], str, list[tuple[str
         ("Not in steps that counted", cost.get("wasted")),
         ("Saved by spot nodes", cost.get("savedBySpot")),
     ]
-    money = [(name, f"{amount:,.2f} {currency}") for name, amount in amounts if amount is not None]
+    money = [
+        (name, f"{money_text(amount)} {currency}") for name, amount in amounts if amount is not None
+    ]
     return held, cost.get("unit", "accelerator"), money
 
 
 def causes_of(
-    status: Mapping[str, Any], drivers: Sequence[Driver]
+    status: Mapping[str, Any], drivers: Sequence[Driver], workers: int | None = None
 ) -> tuple[int | None, list[Cause]]:
-    """Goodput in percent, and where the time went; without a status from the drivers' own sums."""
+    """Goodput in percent, and where the time went; without a status from the drivers' own sums.
+
+    Args:
+        status: Of the TrainingRun; empty where there is none.
+        drivers: The first one first.
+        workers: Of the whole run; none: not known.
+    """
     if goodput := status.get("goodput"):
         lost = goodput.get("lostSeconds") or {}
         spent = {"productive": goodput.get("productiveSeconds", 0.0), **lost}
         percent = goodput.get("percent", 0)
     else:
-        spent = _spent(drivers)
+        spent = _spent(drivers, workers)
         whole = sum(spent.values())
-        percent = round(spent["productive"] * 100 / whole) if whole > 0 else None
+        percent = int(spent["productive"] * 100 / whole) if whole > 0 else None
     whole = sum(spent.get(name, 0.0) for name, _, _ in _CAUSES)
     if whole <= 0:
         return None, []
@@ -80,7 +89,15 @@ def causes_of(
     ]
 
 
-def _spent(drivers: Sequence[Driver]) -> dict[str, float]:
+def _share(own: Progress, workers: int | None) -> float:
+    """Of all workers those that have trained, on average, as in the operator's goodput."""
+    seconds = sum(each.seconds for each in own.sizes)
+    if not workers or seconds <= 0:
+        return 1.0
+    return min(sum(each.workers * each.seconds for each in own.sizes) / (seconds * workers), 1.0)
+
+
+def _spent(drivers: Sequence[Driver], workers: int | None) -> dict[str, float]:
     """Seconds by cause. What a later driver did again, by its share of its driver's steps."""
     spent = {name: 0.0 for name, _, _ in _CAUSES}
     known = [each for each in drivers if each.progress is not None]
@@ -93,7 +110,9 @@ def _spent(drivers: Sequence[Driver]) -> dict[str, float]:
         done = own.step - (own.resumed_from_step or 0)
         again = min(max(own.step - (own.step if resumed is None else resumed), 0), max(done, 0))
         lost = own.seconds.productive * again / done if done > 0 else 0.0
-        spent["productive"] += own.seconds.productive - lost
+        counted = (own.seconds.productive - lost) * _share(own, workers)
+        spent["productive"] += counted
+        spent["fewerWorkers"] += own.seconds.productive - lost - counted
         spent["lostWork"] += own.seconds.lost_work + lost
         spent["checkpoint"] += own.seconds.checkpoint
         spent["recovery"] += own.seconds.recovery

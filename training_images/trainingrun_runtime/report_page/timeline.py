@@ -63,8 +63,10 @@ def timeline_of(
     spans = []
     for one in attempts:
         if one.start:
+            known = any(d.attempt == one.number and d.progress is not None for d in drivers)
+            kind = "starting" if known else "unknown"
             title = f"Attempt {one.number}: {one.outcome}"
-            spans.append(span(one.start, one.end or now, "starting", title))
+            spans.append(span(one.start, one.end or now, kind, title))
     for driver in drivers:
         for begin, end, kind in _phases(driver):
             what = f"Attempt {driver.attempt}: {kind} for {duration(end - begin)}"

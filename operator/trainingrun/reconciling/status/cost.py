@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from trainingrun_protocol.plain_text import money_text
+
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import AcceleratorSeconds, Cost
 from ...api.v1alpha1 import TrainingRun
@@ -61,7 +63,9 @@ def check_budget(context: ReconcileContext, draft: StatusDraft) -> Findings:
         return Findings()
     spent, currency = meter.spent >= budget.amount, context.settings.currency
     if spent:
-        message = f"The run has cost {_amount(meter.spent)} {currency}, and {_budget_text(context)}"
+        message = (
+            f"The run has cost {money_text(meter.spent)} {currency}, and {_budget_text(context)}"
+        )
         event = RunEvent("Warning", EventReason.BUDGET_SPENT, message)
         events = () if context.budget_is_spent else (event,)
         if budget.action == "Suspend":
@@ -87,12 +91,8 @@ def how_to_continue(context: ReconcileContext) -> str:
 
 def _budget_text(context: ReconcileContext) -> str:
     budget = context.run.spec.budget
-    amount = _amount(budget.amount) if budget else ""
+    amount = money_text(budget.amount) if budget else ""
     return f"spec.budget.amount is {amount} {context.settings.currency}"
-
-
-def _amount(money: float) -> str:
-    return f"{money:.2f}" if money >= 1 else f"{money:.4g}"
 
 
 def counted_until(meter: Meter, time: datetime) -> Meter:

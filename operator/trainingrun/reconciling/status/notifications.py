@@ -11,6 +11,7 @@ A loss is told late: by a later sign it may be of another class, or a part of an
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from trainingrun_protocol.plain_text import money_text
 from trainingrun_protocol.wire import encodable_data
 
 from ...api.notify_spec import NotificationEvent, Receiver
@@ -145,7 +146,8 @@ def _of_budget(context: ReconcileContext, draft: StatusDraft) -> Iterator[Happen
         f"{reason}-{budget.amount}",
         "BudgetWarning",
         reason,
-        f"The run has cost {spent:.2f} {currency} of its budget of {budget.amount:.2f} {currency}",
+        f"The run has cost {money_text(spent)} {currency} of its budget of "
+        f"{money_text(budget.amount)} {currency}",
     )
 
 
@@ -271,7 +273,7 @@ def _slack_text(one: Happening, data: dict[str, Any]) -> str:
     if data["step"] is not None:
         known.append(f"step {data['step']}")
     if data["cost"] and "amount" in data["cost"]:
-        known.append(f"{data['cost']['amount']:.2f} {data['cost']['currency']}")
+        known.append(f"{money_text(data['cost']['amount'])} {data['cost']['currency']}")
     text = f"{where}: {what}: {one.message} [{', '.join(known)}]"
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
