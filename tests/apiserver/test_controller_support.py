@@ -4,9 +4,12 @@ import asyncio
 
 import pytest
 
-from support.operators import a_run, document, eventually, running, settled
+from support.operators import a_run, document, eventually, running, settled, watching
+from support.peer_rows import RIGHT, WRONG, WRONG_IN_NUMBERS
+from trainingrun.cluster.api_client import Unusable
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import reconcile
+from trainingrun.rendering.objects import peer_as_stored
 
 MERGE = "application/merge-patch+json"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
@@ -52,3 +55,34 @@ async def test_a_network_policy_that_is_deleted_or_edited_is_put_right_while_the
         await eventually(lambda: "elsewhere" in str(policy()["spec"]))
         await settled(operator, (namespace, "digits"))
         assert status()["phase"] == "Running"
+
+
+@pytest.fixture
+def with_peer(apiserver, namespace):
+    """A NetworkPolicy, and the same with a peer that is let in."""
+    metadata = {"name": "digits", "namespace": namespace}
+    spec = {"podSelector": {"matchLabels": {"app": "digits"}}, "policyTypes": ["Ingress"]}
+    api = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata}
+    made = apiserver.create({**api, "spec": spec})
+    return made, lambda peer: {**api, "spec": {**spec, "ingress": [{"from": [peer]}]}}
+
+
+async def test_a_peer_is_given_back_as_it_is_rendered(apiserver, namespace, policy, with_peer):
+    made, manifest = with_peer
+    async with watching(apiserver, namespace) as cluster:
+        for written, _ in RIGHT:
+            rendered = peer_as_stored(written)
+            await cluster.restore(manifest(rendered), made["metadata"]["uid"])
+            (rule,) = policy()["spec"]["ingress"]
+            assert rule["from"] == [rendered]
+
+
+async def test_a_policy_is_not_restored_with_a_peer_that_the_api_server_does_not_take_in_full(
+    apiserver, namespace, policy, with_peer
+):
+    made, manifest = with_peer
+    async with watching(apiserver, namespace) as cluster:
+        for peer in (*(row[0] for row in WRONG), *WRONG_IN_NUMBERS):
+            with pytest.raises(Unusable):
+                await cluster.restore(manifest(peer), made["metadata"]["uid"])
+    assert policy()["spec"] == made["spec"]

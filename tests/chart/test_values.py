@@ -1,11 +1,14 @@
 """A value that cannot work is refused before anything is installed, and the text names it."""
 
 import itertools
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.peer_rows import RIGHT, WRONG
 
 CHART = Path(__file__).parents[2] / "charts" / "trainingrun-operator"
 
@@ -144,6 +147,19 @@ def test_a_bad_value_is_refused_by_name(render, refused, value, message):
     with pytest.raises(refused) as caught:
         render(value)
     assert re.search(message, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["training", "networkPolicy"])
+def test_a_peer_that_the_api_server_refuses_is_refused_by_name(render, refused, value):
+    for peer, path in WRONG:
+        with pytest.raises(refused) as caught:
+            render(f"{value}.metricsFrom={json.dumps([peer])}")
+        assert f"/{value}/metricsFrom/0{path}'" in str(caught.value), peer
+
+
+def test_peers_that_the_api_server_takes_are_taken(render):
+    peers = json.dumps([peer for peer, _ in RIGHT])
+    render(f"training.metricsFrom={peers}", f"networkPolicy.metricsFrom={peers}")
 
 
 def test_a_monitor_without_its_service_is_refused(render, refused):

@@ -11,6 +11,7 @@ import pytest
 
 from support.builders import an_object
 from support.ports import free_ports
+from trainingrun.cluster.parsing import parse
 from trainingrun.cluster.run_stores import Stores
 from trainingrun.controller import handlers
 from trainingrun.controller.operator_metrics import FAILED_S, MOST_SERIES, Metrics
@@ -81,6 +82,33 @@ def test_what_is_not_known_is_left_out_and_not_0():
     waits = {"type": "Waiting", "status": "False", "reason": "NothingIsMissing"}
     odd = a_run("odd", conditions=[waits], startTime="yesterday", cost={"atLeast": 1.0})
     assert exposed(odd) == {("phase", "odd", "Pending"): 1, ("losses", "odd"): 0}
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "maxima", "share"),
+    [
+        pytest.param(10, None, [], 0.75, id="its own"),
+        pytest.param(None, 30, [None], 0.25, id="of the defaults"),
+        pytest.param(10, 30, [None, None], 0.75, id="its own before that of the defaults"),
+        pytest.param(100, None, [30, 15], 0.5, id="an own one that was raised beyond a limit"),
+        pytest.param(None, 30, [None, 15], 0.5, id="one of the defaults beyond a limit"),
+        pytest.param(None, None, [15], 0.5, id="the limit of a run that has none"),
+        pytest.param(None, None, [None], None, id="none at all"),
+        pytest.param(None, None, [0], None, id="a limit of 0, of which there are no shares"),
+    ],
+)
+def test_what_a_run_has_cost_is_a_share_of_the_budget_that_is_enforced(own, default, maxima, share):
+    def with_budget(amount: float | None) -> dict:
+        return {} if amount is None else {"budget": {"amount": amount}}
+
+    limits = [{} if most is None else {"maximum": {"budgetAmount": most}} for most in maxima]
+    whose = {"kind": "TrainingDefaults", "name": "default", "resourceVersion": "1"}
+    defaults = {"sources": [whose | limit for limit in limits], "spec": with_budget(default)}
+    run = a_run("a", spec=with_budget(own), defaults=defaults, cost={"atLeast": 7.5})
+    assert exposed(run).get(("budget_ratio", "a")) == share
+    enforced = parse(run)[0].spec.budget
+    amount = enforced.amount if enforced else 0
+    assert (7.5 / amount if amount else None) == share, "the reconciler holds it to another amount"
 
 
 @pytest.mark.parametrize(

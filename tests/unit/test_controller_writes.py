@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from trainingrun.cluster.api_client import ClusterError, Connection, NotLeading
+from trainingrun.cluster.api_client import ClusterError, Connection, NotLeading, proxy_for
 from trainingrun.cluster.credentials import Credentials
 
 
@@ -91,6 +91,47 @@ async def test_the_api_server_is_reached_through_the_proxy_that_the_environment_
     finally:
         await connection.close()
     assert asked == ([] if exempt else ["GET"])
+
+
+async def test_a_pod_reaches_its_api_server_without_the_proxy_that_is_named_for_webhooks(
+    server, monkeypatch, tmp_path
+):
+    url, asked = server
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "")
+    (tmp_path / "token").write_text("secret")
+    for token_file in (None, tmp_path / "token"):
+        connection = Connection(Credentials(url, token_file=token_file))
+        try:
+            if token_file is None:
+                with pytest.raises(ClusterError, match=r"proxy\.invalid"):
+                    await connection.request("GET", "/thing")
+            else:
+                await connection.request("GET", "/thing")
+        finally:
+            await connection.close()
+    assert asked == ["GET"]
+
+
+@pytest.mark.parametrize(
+    ("server", "is_exempt"),
+    [
+        ("https://10.96.0.1:443", True),
+        ("https://11.0.0.1:443", False),
+        ("https://192.168.0.7", True),
+        ("https://192.168.0.8", False),
+        ("https://[fd00::1]:443", True),
+        ("https://[fe80::1]:443", False),
+        ("https://10.example.com", False),
+        ("https://a.svc", True),
+        ("https://hooks.example.com", False),
+    ],
+)
+def test_addresses_in_a_network_of_no_proxy_need_no_proxy(monkeypatch, server, is_exempt):
+    proxy = "http://proxy.example.com:3128"
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("no_proxy", ".svc, 10.0.0.1/8,fd00::/8,192.168.0.7,10.0.0.0/99")
+    assert proxy_for(server) == (None if is_exempt else proxy)
 
 
 async def test_an_error_that_says_nothing_is_named_by_its_type(server):

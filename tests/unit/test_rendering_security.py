@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from support.goldens import a_run, cases, rendered
+from support.peer_rows import RIGHT
 from trainingrun import rendering
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.rendering import names
@@ -166,6 +167,17 @@ def test_a_prometheus_reaches_the_metrics_where_it_is_let_in_and_nothing_else():
     assert open_ports(found, "monitoring", PROMETHEUS) == {8484}
     assert open_ports(found, "team-b", PROMETHEUS) == set()
     assert open_ports(found, "monitoring", {"app": "a neighbor"}) == set()
+
+
+@pytest.mark.parametrize(("written", "given_back"), RIGHT, ids=json.dumps)
+def test_a_peer_is_rendered_as_the_api_server_gives_it_back(written: Any, given_back: Any):
+    """Else the NetworkPolicy of each run would differ for ever, and be restored for ever."""
+    (rule,) = (
+        rule
+        for rule in policy(metrics_from=(written,))["spec"]["ingress"]
+        if rule["from"] == [given_back]
+    )
+    assert [port["port"] for port in rule["ports"]] == [8484]
 
 
 def test_kuberay_is_taken_to_be_where_its_own_manifests_put_it_unless_it_is_known_better():

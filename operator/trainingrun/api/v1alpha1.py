@@ -332,8 +332,6 @@ class ObjectMeta(Model):
     """Counts changes of the spec."""
     resource_version: str = ""
     """Changes with every write; a status write with an older one is refused."""
-    creation_timestamp: str | None = None
-    """RFC 3339 time of creation."""
     deletion_timestamp: str | None = None
     """RFC 3339 time at which deletion was requested."""
     finalizers: list[str] = Field(default_factory=list)

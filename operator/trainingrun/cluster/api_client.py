@@ -7,6 +7,7 @@ KubeRay.
 import asyncio
 import contextlib
 import io
+import ipaddress
 import logging
 import math
 import resource
@@ -164,9 +165,12 @@ class Connection:
             socket_factory=_keepalive_socket,
             force_close=not reuse,
         )
+        # A pod with a service account reaches the API server inside the cluster, where a proxy that
+        # is named for webhooks has nothing to do.
+        in_cluster = self._credentials.token_file is not None
         return aiohttp.ClientSession(
             connector=connector,
-            proxy=proxy_for(self.server),
+            proxy=None if in_cluster else proxy_for(self.server),
             read_bufsize=READ_BYTES,
             middlewares=middlewares,
         )
@@ -338,8 +342,23 @@ def proxy_for(server: str) -> str | None:
     With `trust_env` aiohttp would read it, and ~/.netrc, in another thread before each request:
     two thirds of what a request takes of a core.
     """
-    parts = urlsplit(server)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    parts, proxies = urlsplit(server), getproxies()
+    host = parts.hostname or ""
+    exempt = proxy_bypass(host) or _is_within(host, proxies.get("no", ""))
+    return None if exempt else proxies.get(parts.scheme)
+
+
+def _is_within(host: str, no_proxy: str) -> bool:
+    """Whether a host is an IP address of a network in `no_proxy`, such as 10.0.0.0/8: programs in
+    Go read them, those in Python do not.
+    """
+    with contextlib.suppress(ValueError):  # a name
+        address = ipaddress.ip_address(host)
+        for entry in no_proxy.split(","):
+            with contextlib.suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip(), strict=False):
+                    return True
+    return False
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:

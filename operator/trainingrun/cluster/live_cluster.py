@@ -290,11 +290,20 @@ class KubernetesCluster:
             return None
 
     async def restore(self, manifest: Mapping[str, Any], uid: str) -> None:
-        """Make the spec of the object with this UID be exactly the manifest's."""
+        """Make the spec of the object with this UID be exactly the manifest's.
+
+        Raises:
+            Unusable: the API server does not take all of it, such as a field that it does not know.
+        """
         guard = {"op": "test", "path": "/metadata/uid", "value": uid}
         spec = {"op": "replace", "path": "/spec", "value": manifest["spec"]}
+        # As strictly as it is created: without a selector that is misspelt it would select all.
         await self._connection.request(
-            "PATCH", path_of_manifest(manifest), [guard, spec], content_type=JSON_PATCH
+            "PATCH",
+            path_of_manifest(manifest),
+            [guard, spec],
+            query={"fieldValidation": "Strict"},
+            content_type=JSON_PATCH,
         )
 
     async def create(self, manifest: Mapping[str, Any]) -> bool:

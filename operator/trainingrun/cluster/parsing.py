@@ -54,7 +54,6 @@ def parse(
                 uid=metadata["uid"],
                 generation=metadata.get("generation", 0),
                 resource_version=metadata["resourceVersion"],
-                creation_timestamp=metadata.get("creationTimestamp"),
                 deletion_timestamp=metadata.get("deletionTimestamp"),
                 finalizers=metadata.get("finalizers") or [],
             ),

@@ -34,7 +34,7 @@ class OneRun(NamedTuple):
     hung_at: float | None = None
     """When the latest hang was found."""
     budget_share: float | None = None
-    """What it has cost, of spec.budget.amount."""
+    """What it has cost, of the amount that its budget allows."""
 
 
 class RunSummary(NamedTuple):
@@ -88,7 +88,7 @@ def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> One
         return OneRun(name, _end_seen_at(status)) if phase == "Failed" else None
     progress, goodput = status.get("progress") or {}, status.get("goodput") or {}
     checkpoint, hang = status.get("checkpoint") or {}, status.get("hang") or {}
-    budget = ((run.get("spec") or {}).get("budget") or {}).get("amount")
+    budget = _budget(run, status)
     spent = (status.get("cost") or {}).get("atLeast")
     return OneRun(
         name,
@@ -107,6 +107,23 @@ def _one(run: Object, status: Mapping[str, Any], phase: str, losses: int) -> One
         hung_at=_unix(hang.get("time")),
         budget_share=spent / budget if budget and spent is not None else None,
     )
+
+
+def _budget(run: Object, status: Mapping[str, Any]) -> float | None:
+    """The amount that is enforced, as of `defaults.resolved` and `within_limits`; None: there is
+    none.
+    """
+    kept = status.get("defaults") or {}
+    asked = (_amount(run.get("spec")), _amount(kept.get("spec")))
+    wanted = next((amount for amount in asked if amount is not None), None)
+    limits = [(source.get("maximum") or {}) for source in kept.get("sources") or ()]
+    amounts = [wanted, *(limit.get("budgetAmount") for limit in limits)]
+    return min((amount for amount in amounts if amount is not None), default=None)
+
+
+def _amount(spec: Mapping[str, Any] | None) -> float | None:
+    amount: float | None = ((spec or {}).get("budget") or {}).get("amount")
+    return amount
 
 
 def _end_seen_at(status: Mapping[str, Any]) -> float | None:

@@ -126,6 +126,21 @@ def _selecting(
     return {field: pod["spec"].get(field) or empty for field, empty in fields.items()}
 
 
+def peer_as_stored(peer: Mapping[str, Any]) -> dict[str, Any]:
+    """A peer of a NetworkPolicy as the API server gives it back: without the empty fields of a
+    selector and of a block, for which it would be restored for ever. A selector that is empty
+    itself selects all, and stays.
+    """
+    return {name: _without_empty(part) for name, part in peer.items()}
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        fields = ((name, _without_empty(item)) for name, item in value.items())
+        return {name: item for name, item in fields if item not in ({}, [], None)}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value
+
+
 def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str, Any]]:
     """The run's NetworkPolicy; apply it before the first attempt, so that no pod runs without."""
     return [
@@ -140,7 +155,7 @@ def support_objects(run: TrainingRun, settings: RenderSettings) -> list[dict[str
             operator_component=names.MANAGER,
             kuberay_namespaces=settings.kuberay_namespaces or KUBERAY_NAMESPACES,
             progress_port=PROGRESS_PORT,
-            metrics_from=settings.metrics_from,
+            metrics_from=[peer_as_stored(peer) for peer in settings.metrics_from],
         )
     ]
 
