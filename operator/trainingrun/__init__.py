@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Client, Run, RunError, RunTimeoutError
+    from .client import Client, Run, RunError, RunFailedError, RunTimeoutError
 
-__all__ = ["Client", "Run", "RunError", "RunTimeoutError"]
+__all__ = ["Client", "Run", "RunError", "RunFailedError", "RunTimeoutError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -131,9 +131,9 @@ def test_a_user_without_rights_learns_which_and_the_rest_is_unknown(
     }
     as_user([read])
     code, found = doctor(namespace)
-    assert code == 1
+    assert code == 0, "who only looks at runs needs no more"
     ((verdict, sentence),) = found["rights"]
-    assert verdict == "wrong"
+    assert verdict == "unknown"
     assert "create trainingruns (for submit, retry)" in sentence
     assert "get trainingruns" not in sentence
     for what in ("CRD", "KubeRay's CRDs", "KubeRay", "operator", "namespace", "quota"):

@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +407,76 @@ def test_watch_says_once_what_a_run_waits_for(server: Server) -> None:
     ]
 
 
+def test_watch_says_once_that_no_operator_has_seen_the_run_and_what_asks_why(
+    server: Server,
+) -> None:
+    new, old = a_run("Pending"), a_run("Pending")
+    new["metadata"]["creationTimestamp"] = datetime.now(UTC).isoformat()
+    new["status"], old["status"] = {}, {}
+    server.answers[f"{RUNS}/digits"] = [(200, new), (200, old), (200, old), (200, a_run("Failed"))]
+    output = call("watch", "digits")[1]
+    assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+        "digits: Pending",
+        "digits: no operator has seen it yet; `trainingrun doctor --namespace team-a` says what is "
+        "wrong",
+        "digits: Failed · attempt 1",
+    ]
+    server.answers[f"{RUNS}/digits"] = [(200, new), (200, a_run("Succeeded"))]
+    assert "no operator" not in call("watch", "digits")[1]
+
+
+def test_watch_says_why_its_budget_has_suspended_a_run_and_nothing_where_somebody_has(
+    server: Server,
+) -> None:
+    def suspended(reason: str) -> tuple[int, dict[str, Any]]:
+        found = {"type": "Suspended", "status": "True", "reason": reason, "message": "No pod left"}
+        return 200, a_run("Suspended", conditions=[found])
+
+    for reason, lines in (("BudgetSpent", ["digits: No pod left"]), ("Suspended", [])):
+        server.answers[f"{RUNS}/digits"] = [suspended(reason), (200, a_run("Succeeded"))]
+        output = call("watch", "digits")[1]
+        assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+            "digits: Suspended · attempt 1",
+            *lines,
+            "digits: Succeeded · attempt 1",
+        ]
+
+
+def silent(hours: int, phase: str = "Running") -> dict[str, Any]:
+    """A run whose training last reported so long ago."""
+    reported = datetime.now(UTC) - timedelta(hours=hours, minutes=1)
+    progress = {
+        "step": 9, "stepSeconds": 0.5, "secondsLeft": 7200, "warnings": ["rank 3 is slow"],
+        "updateTime": reported.isoformat(),
+    }  # fmt: skip
+    return a_run(phase, progress=progress)
+
+
+def test_watch_says_once_that_a_run_is_silent(server: Server) -> None:
+    later = [(200, silent(hours)) for hours in (2, 2, 3)]
+    server.answers[f"{RUNS}/digits"] = [*later, (200, a_run("Succeeded"))]
+    output = call("watch", "digits")[1]
+    assert [line.split(" ", 1)[1] for line in output.splitlines()] == [
+        "digits: Running · step 9 · last report 2h ago · attempt 1",
+        "digits: Succeeded · attempt 1",
+    ]
+
+
+def test_get_and_list_say_since_when_a_run_is_silent_and_give_no_old_estimate(
+    server: Server,
+) -> None:
+    server.answers[f"{RUNS}/digits"] = [(200, silent(2))]
+    output = call("get", "digits")[1]
+    assert "last report  2h ago" in output
+    assert "time left" not in output
+    assert "is slow" not in output
+    server.answers[RUNS] = [(200, {"items": [silent(2), a_run("Queued")]})]
+    heads, first, _ = (line.split() for line in call("list")[1].splitlines())
+    assert (heads, first[-2:]) == ([*HEADS, "REPORTED"], ["2h", "ago"])
+    server.answers[RUNS] = [(200, {"items": [silent(2, "Queued")]})]
+    assert call("list")[1].splitlines()[0].split() == HEADS
+
+
 def test_watch_ends_with_1_and_the_reason_when_the_run_has_failed(server: Server) -> None:
     condition = {
         "type": "Failed",
@@ -426,6 +497,16 @@ def test_watch_ends_with_1_when_a_finalizer_holds_the_deleted_run(server: Server
     code, _, errors = call("watch", "digits")
     assert code == 1
     assert "digits is deleted; finalizers hold the object: example.org/hook" in errors
+
+
+def test_watch_ends_with_0_when_a_finalizer_holds_a_run_that_has_succeeded(server: Server) -> None:
+    run = a_run("Succeeded")
+    run["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (200, run)]
+    code, _, errors = call("watch", "digits")
+    assert (code, errors) == (0, "")
+    run["status"]["phase"] = "Failed"
+    assert call("watch", "digits")[2] == "digits failed: no reason is given\n"
 
 
 def test_watch_says_so_when_the_run_is_deleted(server: Server) -> None:
@@ -632,8 +713,9 @@ def test_in_a_pod_without_a_kubeconfig_it_uses_the_pods_service_account(
     assert (code, errors[:24]) == (1, "no cluster is configured")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    assert Kube(None, None).namespace == "team-b"
-    assert Configuration.get_default_copy().host == "https://10.0.0.1:443"
+    found = Kube(None, None)
+    assert (found.namespace, found.url) == ("team-b", "https://10.0.0.1:443")
+    assert Configuration.get_default_copy().host != found.url, "which is of other clients"
     with pytest.raises(RunError, match="no cluster is configured"):
         Kube("elsewhere", None)
 

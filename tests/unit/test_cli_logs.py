@@ -284,6 +284,46 @@ def test_a_log_that_is_followed_is_opened_again_and_its_loss_said_once(
     assert (code, output, errors) == (0, "[rank 1] epoch 1\n[rank 1] epoch 2\n", said)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_log_is_opened_again_from_its_last_line_on_by_the_clock_of_its_node(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever this machine's clock says, and the kubelet says itself in the log."""
+    log_of, asked, ask = f"{PODS}/w1/log", [], kube.Kube._answer
+
+    def answer(self: kube.Kube, method: str, path: str, query: Any, *rest: Any) -> Any:
+        if path == log_of:
+            asked.append({key: query[key] for key in query if key.startswith("since")})
+        return ask(self, method, path, query, *rest)
+
+    monkeypatch.setattr(kube.Kube, "_answer", answer)
+    code, begins = log((4, "[rank 1] epoch 1"))
+    same_second = b"2026-01-01T00:00:04.9Z [rank 1] epoch 2\n"
+    said = b"unable to retrieve container logs\n"
+    server.answers[log_of] = [(code, begins + said), LOST, *2 * [(code, begins + same_second)]]
+    ends_once_read(server, log_of, monkeypatch)
+    found = call("logs", "digits", "--rank", "1", "--since", "10m", "--follow")
+    assert found == (0, "[rank 1] epoch 1\n[rank 1] epoch 2\n", "")
+    last_line = {"sinceTime": "2026-01-01T00:00:04.123456789Z"}
+    assert asked[:3] == [{"sinceSeconds": "600"}, last_line, last_line]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["pods are there", "pods are gone"])
+@pytest.mark.usefixtures("quick")
+def test_following_an_attempt_ends_with_it_before_another_one_begins(
+    server: Server, claim: Bucket, gone: bool
+) -> None:
+    prints(claim, unix("2026-01-01T00:00:04Z"), "epoch 1")
+    running, over = on_a_claim(), on_a_claim("Recovering")
+    running["status"]["attempts"] = [{"number": 1}]
+    over["status"]["attempts"] = [{"number": 1, "endTime": "2026-01-01T00:00:09Z"}]
+    server.answers[f"{RUNS}/digits"] = [(200, running), (200, running), (200, over)]
+    if gone:
+        server.answers[PODS] = [(200, {"items": []})]
+    found = call("logs", "digits", "--rank", "1", "--attempt", "1", "--grep", "epoch", "--follow")
+    assert found == (0, "[rank 1] epoch 1\n", "")
+
+
 def test_no_log_is_of_a_pod_that_only_has_the_labels_of_the_runs(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

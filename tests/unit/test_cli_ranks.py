@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +147,36 @@ def test_the_ranks_of_a_local_run_are_shown_as_they_last_reported(tmp_path: Path
     slow = Progress(
         attempt=1, state=RunState.TRAINING, ranks=rows, warnings=["rank 0 on node local-1 is slow"]
     )
+    place = ("digits", "--local", "--folder", str(tmp_path))
     with folder.Folder.prepare(a_run(workers={"count": 1}), tmp_path, False).record as record:
         record.show(slow)
+        code, output, errors = call("ranks", *place)
+        _, first, warning = (line.rstrip() for line in output.splitlines())
+        assert (code, errors) == (0, "")
+        assert first.split() == ["0", "0.25", "s", "local-1"]
+        assert warning == "rank 0 on node local-1 is slow"
         record.show(Progress(attempt=1, state=RunState.RECOVERING))
-    code, output, errors = call("ranks", "digits", "--local", "--folder", str(tmp_path))
-    _, first, warning = (line.rstrip() for line in output.splitlines())
-    assert (code, errors) == (0, "")
-    assert first.split() == ["0", "0.25", "s", "local-1"]
-    assert warning == "rank 0 on node local-1 is slow"
+        code, output, errors = call("ranks", *place)
+    _, first = (line.rstrip() for line in output.splitlines())
+    assert (code, first.split()) == (0, ["0", "0.25", "s", "local-1"])
+    assert errors == "digits is Recovering: these are the last measurements of its ranks.\n"
+
+
+@pytest.mark.parametrize("phase", ["Queued", "Suspended", "Recovering", "Failed"])
+def test_of_a_run_that_does_not_train_ranks_and_top_say_that_they_measured_before(
+    server: Server, phase: str
+) -> None:
+    ago = (datetime.now(UTC) - timedelta(hours=2, minutes=5)).isoformat()
+    progress = {"ranks": RANKS, "warnings": ["rank 0 runs out of memory"], "updateTime": ago}
+    answer(server, {"workers": {"count": 2}}, phase=phase, progress=progress)
+    said = (
+        f"digits is {phase}: these are the last measurements of its ranks; it last reported 2h ago."
+    )
+    code, output, errors = call("ranks", "digits")
+    assert (code, len(output.splitlines()), errors) == (0, 3, f"{said}\n")
+    frame = call("top", "digits")[1]
+    assert said in frame.splitlines()
+    assert "runs out of memory" not in output + frame
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,16 @@ def test_a_run_whose_storage_is_from_defaults_is_retried_before_it_has_begun(sav
     assert "uri" not in created["spec"]["storage"], "which the new run has from them, too"
 
 
+def test_a_run_whose_storage_is_left_to_defaults_is_retried_in_a_sentence(saved: Server) -> None:
+    team = {"metadata": {"name": "default"}, "spec": {"storage": {"uri": "s3://runs/team-a"}}}
+    there = RUNS.replace("trainingruns", "trainingdefaults/default")
+    saved.answers[there] = [(200, {**team, "kind": "TrainingDefaults"})]
+    said = call("retry", "digits", "--set", "storage=null")
+    assert said == (0, "digits-retry-1 created; it begins at step 0\n", "")
+    (created,) = saved.created
+    assert "storage" not in created["spec"]
+
+
 def test_the_api_server_is_asked_to_refuse_what_its_crd_lacks(saved: Server) -> None:
     assert call("retry", "digits")[0] == 0
     assert [query["fieldValidation"] for query in saved.queries] == ["Strict"]
@@ -306,7 +316,11 @@ def test_export_without_a_name_prints_all_that_have_not_ended(saved: Server) -> 
     assert (digits["metadata"]["name"], "suspend" in digits["spec"]) == ("digits", False)
     assert (waiting["metadata"]["name"], waiting["spec"]["storage"]) == ("queued", {})
 
-    saved.answers[RUNS] = [(200, {"items": [ended]})]
+    leaves = a_whole_run(phase="Running")
+    late = a_whole_run(phase="Failed")
+    for each in (leaves, late):
+        each["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    saved.answers[RUNS] = [(200, {"items": [ended, leaves, late]})]
     assert call("export") == (0, "", "In namespace team-a is no run that has not ended.\n")
 
 

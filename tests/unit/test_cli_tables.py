@@ -292,6 +292,18 @@ def test_top_fits_in_one_table(width: int) -> None:
     assert max(map(len, frame.splitlines())) <= 80
 
 
+def test_a_terminal_that_is_too_low_for_all_ranks_shows_what_is_wrong(
+    server: Server, tmp_path: Path
+) -> None:
+    wide, said = [{**RANKS[0], "rank": rank} for rank in range(40)], "rank 7 is slow"
+    progress = {"step": 1, "ranks": wide, "warnings": [said]}
+    run = {**a_run(), "status": {"phase": "Running", "progress": progress}}
+    ended = {**run, "status": {"phase": "Succeeded"}}
+    server.answers[f"{RUNS}/digits"] = [(200, run), (200, ended)]
+    code, output = in_terminal(tmp_path, "top", "digits")
+    assert (code, said in output) == (0, True)
+
+
 def in_terminal(
     tmp_path: Path, *arguments: str, stop_at: str = "\0", kind: str = "xterm"
 ) -> tuple[int, str]:

@@ -84,6 +84,17 @@ def test_a_row_says_what_the_commands_say() -> None:
     assert row.reason == "Hang"
 
 
+def test_a_silent_run_has_no_time_left_and_no_warning_of_before() -> None:
+    measured = {"step": 5, "stepSeconds": 1.0, "secondsLeft": 90, "warnings": ["rank 3 is slow"]}
+    fresh, old = (
+        a_run("digits", "Running", progress={**measured, "updateTime": at})
+        for at in ("2026-01-01T23:59:00Z", "2026-01-01T12:00:00Z")
+    )
+    now, before = rows_of([fresh], NOW) + rows_of([old], NOW)
+    assert (now.left, now.sentences, now.cells["REPORTED"]) == ("90s", ("rank 3 is slow",), "")
+    assert (before.left, before.sentences, before.cells["REPORTED"]) == ("", (), "12h ago")
+
+
 def test_an_interrupted_training_says_what_was_lost_last() -> None:
     lost = {"number": 2, "reason": "NodeLost", "pods": ["w-1"], "node": "spot-1", "lostSteps": 0}
     run = a_run("digits", "Recovering", disruptions={"history": [{"reason": "Hang"}, lost]})

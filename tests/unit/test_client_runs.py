@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from support.cli_server import RUNS, Server, running_server
-from trainingrun import Client, RunError
-from trainingrun.client import RunTimeoutError
+from trainingrun import Client, RunError, RunFailedError
+from trainingrun.client import RunTimeoutError, following
 from trainingrun.client.client import _read
 from trainingrun.client.defaults import no_defaults
 from trainingrun.client.notebook import Page
@@ -63,6 +63,60 @@ def test_an_api_server_that_restarts_does_not_end_what_waits_for_a_run(server: S
     assert Client().get("digits").wait().phase == "Succeeded"
 
 
+def test_only_a_run_that_has_failed_is_said_to_have(server: Server) -> None:
+    why = {"type": "Failed", "reason": "MaxRestarts", "message": "ValueError: x"}
+    answer(server, phase="Running")
+    answer(server, why, phase="Failed")
+    run = Client().get("digits")
+    with pytest.raises(RunFailedError, match=r"^digits failed: MaxRestarts: ValueError: x$"):
+        run.wait()
+    for other in ((401, {"message": "Unauthorized"}), (403, {"message": "no"}), (404, {})):
+        server.answers[f"{RUNS}/digits"] = [other]
+        with pytest.raises(RunError) as unknown:
+            run.wait()
+        assert not isinstance(unknown.value, RunFailedError | RunTimeoutError)
+
+
+def test_a_run_that_has_ended_and_is_held_by_a_finalizer_has_the_end_that_it_had(
+    server: Server,
+) -> None:
+    answer(server, phase="Succeeded")
+    metadata = server.answers[f"{RUNS}/digits"][0][1]["metadata"]
+    metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.org/hook"]}
+    run = Client().get("digits")
+    assert run.wait().phase == "Succeeded"
+    server.answers[f"{RUNS}/digits"][0][1]["status"]["phase"] = "Failed"
+    with pytest.raises(RunFailedError):
+        run.wait()
+    server.answers[f"{RUNS}/digits"][0][1]["status"]["phase"] = "Running"
+    with pytest.raises(
+        RunError, match=r"is deleted; finalizers hold the object: example\.org/hook"
+    ):
+        run.wait()
+
+
+def test_whoever_waits_with_a_timeout_waits_for_the_api_server_until_then(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_UNREACHABLE_TIMEOUT_S", -1.0)
+    answer(server, phase="Running", progress={"step": 3, "totalSteps": 9})
+    run, answers = Client().get("digits"), server.answers[f"{RUNS}/digits"]
+    running, away = answers[0], (503, {"message": "etcd has no leader"})
+    answers[:] = [running, away]
+    with pytest.raises(RunError, match="etcd has no leader"):
+        run.wait()
+    answers[:] = [running, away, away]
+    answer(server, phase="Succeeded")
+    assert run.wait(timeout=60).phase == "Succeeded"
+    answers[:] = [running, away]
+    with pytest.raises(RunTimeoutError) as late:
+        run.wait(timeout=0.2)
+    assert str(late.value) == (
+        "digits has not ended within 0.2 s, as far as is known without the API server: Running · "
+        "step 3/9"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "config"),
     [
@@ -107,6 +161,19 @@ def test_a_status_of_another_version_is_named_without_its_values(server: Server)
     assert str(unknown.value) == (
         "status.conditions.0.lastTransitionTime is not as this version knows it (Field required); "
         "install the trainingrun of the operator's version, or read run.object"
+    )
+
+
+def test_a_phase_of_another_version_is_said_in_a_sentence(server: Server) -> None:
+    answer(server, phase="Hibernating")
+    run = Client().get("digits")
+    with pytest.raises(RunError) as unknown:
+        _ = run.phase
+    assert str(unknown.value).startswith(
+        "status.phase is not as this version knows it (Hibernating is none of Pending, "
+    )
+    assert str(unknown.value).endswith(
+        "; install the trainingrun of the operator's version, or read run.object"
     )
 
 

@@ -142,6 +142,15 @@ def test_suspend_ends_the_process_that_trains_a_run_whoever_has_begun_it(tmp_pat
         Client(folder=tmp_path).get("one").suspend()
 
 
+def test_suspend_ends_a_process_that_ctrl_z_has_stopped(tmp_path: Path) -> None:
+    with trained(tmp_path) as process, ends_within(60):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        code, output, errors = call("suspend", "one", "--folder", str(tmp_path))
+    assert (code, errors) == (0, "")
+    assert "has ended: Suspended · attempt 1" in output
+
+
 def test_a_process_that_has_got_the_number_of_another_one_is_not_ended(tmp_path: Path) -> None:
     folder = Folder.prepare(a_run(name="one"), tmp_path, False)
     own = own_folder(folder)

@@ -5,6 +5,8 @@ import json
 import os
 import resource
 import shutil
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from support.builders import a_run
 from support.cli_server import call
 from trainingrun import Client, RunError
 from trainingrun.api.status import Phase
+from trainingrun.client import following
 from trainingrun.local import LocalError, records
 from trainingrun.local.display import Display, SteadyStream
 from trainingrun.local.folder import Folder, latest
@@ -100,13 +103,62 @@ def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
     assert json.loads((tmp_path / "latest.json").read_text())["uid"] == first.run.metadata.uid
 
 
-def test_a_run_that_was_refused_is_deleted_where_there_are_no_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files cannot be locked, as on some file systems."""
+
     def flock(_file: object, _kind: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)
+
+
+def ended_process() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_where_there_are_no_locks_a_run_goes_on_while_its_process_has_its_file_open(
+    tmp_path: Path,
+) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path, False)
+    own = tmp_path / folder.uri.rpartition("/")[2]
+    with folder.record as record:
+        record.show(rows())
+        assert latest("one", tmp_path)["status"]["phase"] == "Running"
+        with pytest.raises(LocalError, match="a process trains the run of"):
+            records.delete(own)
+        with pytest.raises(LocalError, match="another process trains"):
+            Folder.prepare(a_run(name="one"), tmp_path, True)
+        written = (own / "local/run.json").read_text()
+    (own / "local/run.json").write_text(written)  # as if it had been killed
+    for pid in (ended_process(), os.getpid()):  # which has another one's number now
+        (own / "local/lock").write_text(f"{pid} {socket.gethostname()}")
+        assert latest("one", tmp_path)["status"]["phase"] == "Suspended"
+    records.delete(own)
+    assert not own.exists()
+
+
+@pytest.mark.usefixtures("no_locks")
+@pytest.mark.parametrize("text", ["{pid} elsewhere", "{pid}", ""])
+def test_where_there_are_no_locks_nothing_is_known_of_another_machines_process(
+    tmp_path: Path, text: str
+) -> None:
+    folder = Folder.prepare(a_run(name="one"), tmp_path, False)
+    own = tmp_path / folder.uri.rpartition("/")[2]
+    folder.record.show(rows())
+    (own / "local/lock").write_text(text.format(pid=ended_process()))
+    assert records.trains(own) is None
+    assert latest("one", tmp_path)["status"]["phase"] == "Running"
+    with pytest.raises(LocalError, match="a process trains the run of"):
+        records.delete(own)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_run_that_was_refused_is_deleted_where_there_are_no_locks(tmp_path: Path) -> None:
     refused = Folder.prepare(a_run(name="one"), tmp_path, False)
     refused.discard()
     assert list(tmp_path.glob("one-*")) == []
@@ -118,14 +170,6 @@ def test_a_name_of_which_there_is_no_run_is_not_resumed(tmp_path: Path) -> None:
         Folder.prepare(a_run(name="one"), tmp_path, True)
     with pytest.raises(LocalError, match="holds no run of one to resume; leave --resume out"):
         Folder.prepare(a_run(name="one"), tmp_path / "empty", True)
-
-
-def test_a_run_of_a_version_without_records_is_resumed(tmp_path: Path) -> None:
-    uid = "1a2b3c4d-0000-0000-0000-000000000000"
-    (tmp_path / "one-1a2b3c4d").mkdir()
-    (tmp_path / "latest.json").write_text(json.dumps({"uid": uid, "attempt": 4}))
-    found = Folder.prepare(a_run(name="one"), tmp_path, True)
-    assert (found.run.metadata.uid, found.first_attempt) == (uid, 5)
 
 
 def test_a_run_that_a_process_trains_now_is_not_resumed_beside_it(tmp_path: Path) -> None:
@@ -311,6 +355,76 @@ def test_in_the_folder_of_one_run_no_other_name_finds_it(
             Client(folder=own).get("two").delete()
     assert "phase  Succeeded" in call("get", "one", "--folder", str(own))[1]
     assert call("delete", "one", "-y", "--folder", str(own)) == (0, f"{own} deleted\n", "")
+
+
+def test_list_finds_the_run_of_an_own_folder_as_get_does(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Folder.prepare(a_run(name=name), tmp_path, False)
+    (own,) = tmp_path.glob("one-*")
+    assert call("get", "one", "--folder", str(own))[0] == 0
+    _, *lines = call("list", "--folder", str(own))[1].splitlines()
+    assert [line.split()[0] for line in lines] == ["one"]
+    _, *lines = call("list", "--folder", str(tmp_path))[1].splitlines()
+    assert [line.split()[0] for line in lines] == ["one", "two"], "each once"
+
+
+def test_a_record_that_another_machine_has_replaced_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Folder.prepare(a_run(name="one"), tmp_path, False)
+    read, stale = Path.read_bytes, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def read_bytes(path: Path) -> bytes:
+        if stale:
+            raise stale.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert latest("one", tmp_path)["metadata"]["name"] == "one"
+    assert not stale
+
+
+def test_a_record_that_cannot_be_read_is_not_taken_for_one_that_is_deleted(tmp_path: Path) -> None:
+    one, _ = (Folder.prepare(a_run(name=name), tmp_path, False) for name in ("one", "two"))
+    (own,) = tmp_path.glob("one-*")
+    record, looks = own / "local/run.json", following.looks(following.of_folder(own))
+    with one.record:
+        assert next(looks)
+        record.rename(own / "kept")
+        record.symlink_to(record)  # an error, and another one than that it is not there
+        assert next(looks) is None, "it is asked again"
+        code, output, errors = call("get", "one", "--folder", str(tmp_path))
+        assert (code, output) == (1, "")
+        assert errors == (
+            f"{record} cannot be read (Too many levels of symbolic links), and nothing is known of "
+            "its run; see that its disk answers, and that you may read it\n"
+        )
+        _, *lines = call("list", "--folder", str(tmp_path))[1].splitlines()
+        assert [line.split()[0] for line in lines] == ["two"], "others are shown"
+        (own / "kept").rename(record)
+        assert next(looks)
+    shutil.rmtree(own)
+    with pytest.raises(StopIteration):
+        next(looks)
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_each_run_that_is_listed_is_the_one_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = None if default else tmp_path / "runs"
+    for phase in (Phase.FAILED, Phase.SUCCEEDED):
+        with Folder.prepare(a_run(name="one"), root, False).record as record:
+            record.ended(phase)
+    older, newer = Client(local=True, folder=root).list()
+    assert (older.name, newer.name) == ("one", "one")
+    monkeypatch.chdir("/")
+    assert (older.phase, newer.phase) == (Phase.FAILED, Phase.SUCCEEDED)
+    older.delete()
+    assert newer.phase == Phase.SUCCEEDED
+    with pytest.raises(RunError, match="is gone"):
+        _ = older.phase
 
 
 @pytest.mark.parametrize("default", [True, False])

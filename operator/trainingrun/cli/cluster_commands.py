@@ -117,10 +117,13 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
     typer.echo(views.ranks(found, terminal_width()))
     for warning in views.warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
-    if (needed := views.ranks_without_steps(found, run)) is not None:
-        say(needed)
-    if (rest := views.ranks_left_out(found, run)) is not None:
-        say(rest)
+    for sentence in (
+        views.ranks_before(run),
+        views.ranks_without_steps(found, run),
+        views.ranks_left_out(found, run),
+    ):
+        if sentence is not None:
+            say(sentence)
 
 
 @taking(source_of)
@@ -316,7 +319,7 @@ def export(
         raise CliError(f"--all-namespaces is for all runs; leave it out, or {' '.join(name)}")
     runs = [cluster.run(each) for each in name] if name else cluster.runs(everywhere)
     if not name:
-        runs = [run for run in runs if views.phase(run) not in ENDED]
+        runs = [run for run in runs if _goes_on(run)]
     if not runs:
         say(f"In {cluster.where(everywhere)} is no run that has not ended.")
         return
@@ -330,6 +333,12 @@ def export(
             say(f"{where} needs {uri} with what is in it, also where it goes")
 
 
+def _goes_on(run: dict[str, Any]) -> bool:
+    """Whether a run has not ended, and is not being deleted."""
+    has_ended = (run.get("status") or {}).get("phase") in ENDED
+    return not has_ended and not run["metadata"].get("deletionTimestamp")
+
+
 def _follow(followed: following.Followed, name: str) -> None:
     """Print a line for each change until the run ends.
 
@@ -340,10 +349,13 @@ def _follow(followed: following.Followed, name: str) -> None:
     warned: set[str] = set()
     run: dict[str, Any] | None = None
     for run in following.states(followed):
-        if (line := views.progress_line(run)) != shown:
-            shown = line
+        now = datetime.now(UTC)
+        line = views.progress_line(run, now=now)
+        # That a run is silent is said once, and not again each minute.
+        if (state := line.replace(views.last_report(run, now), "")) != shown:
+            shown = state
             typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
-        for warning in views.warnings(run):
+        for warning in filter(None, [views.unseen(run, now), *views.warnings(run, now)]):
             if is_new(warning, warned):
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
     following.ended(name, run, followed.ends)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..client import run_page
+from ..client.places import in_cluster
 from ..client.sources import Source, ThisMachine
 from . import support_archive
 from .common import Endpoint, NameOrUri, Trial
@@ -40,8 +41,11 @@ def report(
     """Write one archive about a TrainingRun for a bug report, without secrets, or one page."""
     now = datetime.now(UTC)
     if html:
-        place = place_in(source, name, trial, endpoint)
-        own_name, text = run_page.of(place)
+        if "://" in name or isinstance(source, ThisMachine):
+            own_name, text = run_page.of(place_in(source, name, trial, endpoint))
+        else:
+            own_name, run = name, source.run(name)
+            text = run_page.of_run(run, lambda: in_cluster(run, [], endpoint, trial))
         target = to or Path(f"{own_name}-{now:%Y%m%dT%H%M%SZ}.html")
         write_new(target, text.encode())
         typer.echo(f"{target} written")

@@ -11,7 +11,15 @@ import typer
 
 from ..api.errors import RunError
 from ..client.errors import ForbiddenError
-from ..client.places import Place, committed, name_of, needed, opened, place_of_run
+from ..client.places import (
+    Place,
+    committed,
+    in_cluster,
+    name_of,
+    needed,
+    opened,
+    place_of_run,
+)
 from ..client.sources import Cluster, Source
 from ..local.terminal_text import counted, plain, plain_lines, terminal_width
 from . import pod_commands, views
@@ -227,7 +235,12 @@ def place_to_prune(
     source: Source, name: NameOrUri, trial: Trial = None, endpoint: Endpoint = None
 ) -> tuple[Place, Source | None]:
     """The place, and where the runs that need it have still to be looked up."""
-    return place_in(source, name, trial, endpoint), source if "://" in name else None
+    place = place_in(source, name, trial, endpoint)
+    if "://" in name:
+        return place, source
+    if isinstance(source, Cluster) and place.run is not None:
+        place = in_cluster(place.run, source.runs(everywhere=False), endpoint, trial)
+    return place, None
 
 
 def _needed_by_runs(source: Source, root: str) -> frozenset[tuple[str, int]]:

@@ -13,9 +13,11 @@ from trainingrun_protocol.progress import MOST_RANKS, TrialState
 
 from ..api.status import Phase
 from ..client.places import last_seen
+from ..client.sources import ENDED
 from ..local import terminal_text
-from ..local.run_line import Run, step
+from ..local.run_line import Run, is_measured_now, measured_warnings, reported, step
 from ..local.run_line import condition as condition
+from ..local.run_line import last_report as last_report
 from ..local.run_line import options as options
 from ..local.run_line import phase as phase
 from ..local.run_line import progress_line as progress_line
@@ -34,6 +36,8 @@ Trial = Mapping[str, Any]
 
 _SHOWN_LOSSES = 5
 """Losses that `get` prints, the newest."""
+_UNSEEN_S = 30.0
+"""An operator sees a new run within seconds, also one that begins just now."""
 _TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 """Counts in status.sweep, as `get` prints them."""
 
@@ -41,12 +45,14 @@ _TRIAL_STATES = ("succeeded", "running", "pending", "stopped", "failed")
 def listing(runs: Sequence[Run], now: datetime, with_namespace: bool, width: int | None) -> str:
     """One line per run, as kubectl shows them, with its namespace where that is wanted.
 
-    Where a run's number of workers may change, the last column has those that train, of how many.
+    Where a run's number of workers may change, a last column has those that train, of how many;
+    where a run has been silent for long, one says since when.
     """
-    elastic = any((run.get("status") or {}).get("workers") for run in runs)
-    left_out = {"NAMESPACE": not with_namespace, "WORKERS": not elastic}
+    found = [cells(run, now) for run in runs]
+    left_out = {head: not any(one[head] for one in found) for head in ("WORKERS", "REPORTED")}
+    left_out["NAMESPACE"] = not with_namespace
     heads = [head for head in cells({"metadata": {}}, now) if not left_out.get(head)]
-    rows = [[found[head] for head in heads] for found in (cells(run, now) for run in runs)]
+    rows = [[one[head] for head in heads] for one in found]
     return terminal_text.table(heads, rows, width, keys=2 if with_namespace else 1)
 
 
@@ -64,11 +70,12 @@ def cells(run: Run, now: datetime) -> dict[str, str]:
         "GOODPUT": _percent((status.get("goodput") or {}).get("percent")),
         "AGE": _age(metadata.get("creationTimestamp"), now),
         "WORKERS": _workers(status),
+        "REPORTED": reported(run, now) if last_report(run, now) else "",
     }
 
 
-def details(run: Run, width: int | None) -> str:
-    """The whole status of one run, in two columns."""
+def details(run: Run, width: int | None, now: datetime | None = None) -> str:
+    """The whole status of one run, in two columns; `now`: when it was asked, None: now."""
     status = run.get("status") or {}
     rows: list[tuple[str, object]] = []
 
@@ -82,7 +89,9 @@ def details(run: Run, width: int | None) -> str:
     row("step", step(status))
     row("workers", _workers_and_sizes(status.get("workers") or {}))
     progress = status.get("progress") or {}
-    row("time left", time_left(run))
+    row("time left", time_left(run, now))
+    if last_report(run, now) or not (is_measured_now(run, now) or phase(run) in ENDED):
+        row("last report", reported(run, now))
     for what, field in (("data", "dataWait"), ("ranks", "communicationWait")):
         if (share := progress.get(f"{field}Share")) is not None:
             rank = progress.get(f"{field}Rank")
@@ -95,7 +104,7 @@ def details(run: Run, width: int | None) -> str:
             f"others' median is {seconds(slow['medianSeconds'])}",
         )
     row("memory", _memory(progress.get("memory") or {}))
-    for warning in progress.get("warnings") or []:
+    for warning in measured_warnings(run, now):
         row("warning", warning)
     for name, value in (progress.get("metrics") or {}).items():
         row(name, value, indent="  ")
@@ -257,18 +266,40 @@ def ranks(found: Sequence[Rank], width: int | None, places: bool = True) -> str:
 def top(run: Run, asked: datetime, width: int | None) -> str:
     """A frame of `trainingrun top`: the run's progress, its ranks, and what is wrong."""
     found = ((run.get("status") or {}).get("progress") or {}).get("ranks") or []
-    sentences = [
-        *warnings(run),
-        *filter(None, [ranks_without_steps(found, run), found and ranks_left_out(found, run)]),
-    ]
+    about_ranks = [ranks_without_steps(found, run)]
+    if found:
+        about_ranks += [ranks_before(run, asked), ranks_left_out(found, run)]
     return "\n".join(
         [
-            f"{asked:%H:%M:%S} {plain(run['metadata']['name'])}: {progress_line(run)}",
+            f"{asked:%H:%M:%S} {plain(run['metadata']['name'])}: {progress_line(run, now=asked)}",
+            # Above the ranks: a terminal that is too low shows the first lines.
+            *map(plain, [*warnings(run, asked), *filter(None, about_ranks)]),
             "",
             ranks(found, width, places=False) if found else plain(why_no_ranks(run)),
-            *map(plain, sentences),
         ]
     )
+
+
+def ranks_before(run: Run, now: datetime | None = None) -> str | None:
+    """That what the status has of ranks was measured before, in a sentence; None: it is of now."""
+    if is_measured_now(run, now):
+        return None
+    ago = reported(run, now)
+    when = f"; it last reported {ago}" if ago else ""
+    state = f"{run['metadata']['name']} is {phase(run)}"
+    return f"{state}: these are the last measurements of its ranks{when}."
+
+
+def unseen(run: Run, now: datetime) -> str | None:
+    """That no operator has seen a run, in a sentence; None: one has, or the run is new."""
+    metadata = run["metadata"]
+    created = metadata.get("creationTimestamp")
+    if (run.get("status") or {}).get("phase") or not created:
+        return None
+    if now.timestamp() - datetime.fromisoformat(created).timestamp() < _UNSEEN_S:
+        return None
+    command = f"trainingrun doctor --namespace {metadata.get('namespace')}"
+    return f"no operator has seen it yet; `{command}` says what is wrong"
 
 
 def ranks_left_out(found: Sequence[Rank], run: Run) -> str | None:

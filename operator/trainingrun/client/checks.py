@@ -24,7 +24,9 @@ _MOST_NAMED = 6
 """Fields or limits that a sentence names."""
 
 _RIGHTS: Mapping[tuple[str, str, str], str] = {
-    ("list", GROUP, "trainingruns"): "list",
+    ("list", GROUP, "trainingruns"): (
+        "list, ui, cost, export, checkpoints prune, retry without --name"
+    ),
     ("get", GROUP, "trainingruns"): "get, watch, ranks, top",
     ("create", GROUP, "trainingruns"): "submit, retry",
     ("patch", GROUP, "trainingruns"): "submit, suspend, resume",
@@ -275,9 +277,9 @@ def _rights(kube: "Kube") -> _Found:
         yield Verdict.OK, f"this user may submit and follow runs {where}, but not: {said}"
         return
     yield (
-        Verdict.WRONG,
-        f"this user may not {where}: {said}; ask for the ClusterRole edit there, which holds the "
-        "rights on TrainingRuns with the chart's rbac.aggregate",
+        Verdict.UNKNOWN,  # wrong for those alone who are to submit runs
+        f"this user may not {where}: {said}; for these commands ask for the ClusterRole edit "
+        "there, which holds the rights on TrainingRuns with the chart's rbac.aggregate",
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from ..api.errors import RunError
 from ..api.parse import parse
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
-from ..local.folder import root_of
+from ..local import records
+from ..local.folder import all_roots, root_of
 from ..rendering.defaults import applied as applied_defaults
 from . import manifest_files
 from .defaults import Lookup, no_defaults, where_storage_is_missing
@@ -182,16 +183,25 @@ class Client:
         Args:
             everywhere: Of all namespaces.
         """
-        found = [each["metadata"] for each in self._source.runs(everywhere)]
+        source = self._source
+        if isinstance(source, ThisMachine):
+            return [
+                self._here(source, own, run["metadata"]["name"])
+                for own, run in records.all_runs(all_roots(source.folder))
+            ]
+        found = [each["metadata"] for each in source.runs(everywhere)]
         return [self._known(each["name"], each["namespace"]) for each in found]
 
     def _known(self, name: str, namespace: str | None = None) -> Run:
         source = self._source
         if isinstance(source, ThisMachine):
-            source = ThisMachine(source.folder, source.own_folder(name).absolute())
-        elif namespace not in (None, source.kube.namespace):
+            return self._here(source, source.own_folder(name), name)
+        if namespace not in (None, source.kube.namespace):
             source = source.within(namespace)
         return Run(source, name, self._endpoint)
+
+    def _here(self, source: ThisMachine, own: Path, name: str) -> Run:
+        return Run(ThisMachine(source.folder, own.absolute()), name, self._endpoint)
 
 
 def _workers(wanted: int | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -4,14 +4,21 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..api.errors import RunError
+from ..api.errors import RunError, UnreachableError
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.storage_errors import StorageError
 
-
-class UnreachableError(RunError):
-    """The API server did not answer; a later call may succeed."""
+__all__ = [
+    "ForbiddenError",
+    "NoLogError",
+    "NotBegunError",
+    "NotFoundError",
+    "RefusedError",
+    "RunTimeoutError",
+    "UnreachableError",
+    "bucket_access",
+]
 
 
 class NotFoundError(RunError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..api.errors import RunError
+from ..api.errors import RunError, RunFailedError
 from ..api.status import Phase
 from ..local import records
 from ..local.run_line import Run, condition, options, phase
@@ -18,7 +18,7 @@ from .errors import NotFoundError, RefusedError, UnreachableError
 
 POLL_INTERVAL_S = 1.0
 _UNREACHABLE_TIMEOUT_S = 60.0
-"""How long it continues while the API server is away (`passes`)."""
+"""How long it continues while the API server is away (`passes`), where nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,19 @@ def passes(error: Exception) -> bool:
     return busy or isinstance(error, UnreachableError)
 
 
-def looks(run: Followed) -> Iterator[dict[str, Any] | None]:
+def looks(run: Followed, away_s: float | None = None) -> Iterator[dict[str, Any] | None]:
     """The run as it is now at each look, until that of its end; None: the API server is away.
 
     Who asks pauses between two looks. A run that is deleted meanwhile has no last state.
 
+    Args:
+        run: The run.
+        away_s: Seconds for which the API server may be away; None: a minute.
+
     Raises:
         RunError: It is not there at first, or the API server does not answer any more.
     """
+    bound_s = _UNREACHABLE_TIMEOUT_S if away_s is None else away_s
     answered_at = None
     while True:
         try:
@@ -85,8 +90,9 @@ def looks(run: Followed) -> Iterator[dict[str, Any] | None]:
                 raise
             return
         except RunError as error:
-            away_s = float("inf") if answered_at is None else time.monotonic() - answered_at
-            if away_s > _UNREACHABLE_TIMEOUT_S or not passes(error):
+            if answered_at is None or not passes(error):
+                raise
+            if time.monotonic() - answered_at > bound_s:
                 raise
             yield None
         else:
@@ -119,13 +125,14 @@ def ended(name: str, last: Run | None, ends: frozenset[Phase]) -> None:
         ends: Those of `Followed`.
 
     Raises:
-        RunError: It has not succeeded, or it is gone.
+        RunFailedError: It has failed.
+        RunError: It has not ended by itself, or it is gone.
     """
-    now = None if last is None else phase(last)
+    now = None if last is None else _came_to(last)
     if last is None or now not in ends:
         raise deleted(name)
     if now == Phase.FAILED:
-        raise RunError(f"{name} failed: {plain(failure(last))}")
+        raise RunFailedError(f"{name} failed: {plain(failure(last))}")
     if now == Phase.DELETING:
         holding = plain(", ".join(last["metadata"].get("finalizers") or ()))
         raise RunError(f"{name} is deleted; finalizers hold the object: {holding}")
@@ -135,6 +142,12 @@ def ended(name: str, last: Run | None, ends: frozenset[Phase]) -> None:
             f"{name} is suspended: {plain(str(found.get('message', 'no reason is given')))}; "
             f"`trainingrun run FILE{options(last)} --resume` continues"
         )
+
+
+def _came_to(run: Run) -> str:
+    """The phase of a run; that of its end also where it is deleted, and a finalizer holds it."""
+    found = (run.get("status") or {}).get("phase")
+    return str(found) if found in (Phase.SUCCEEDED, Phase.FAILED) else phase(run)
 
 
 def failure(run: Run) -> str:

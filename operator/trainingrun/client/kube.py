@@ -4,12 +4,14 @@ import base64
 import contextlib
 import copy
 import json
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import urllib3
 import yaml
@@ -40,6 +42,8 @@ _JSON, _MERGE_PATCH, _APPLY_PATCH = (
 # A CRD older than this command lacks fields, which the API server would drop with a warning alone.
 _STRICT = {"fieldValidation": "Strict"}
 _APPLY = {"fieldManager": "trainingrun-submit", **_STRICT}
+_OF_HEADERS = "!#$&'*+^`|"
+"""What may be in the name of a header beside letters, digits and `_.-~`, and is no escape."""
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
 
 
@@ -58,11 +62,12 @@ class Kube:
             RunError: There is no usable kubeconfig, or no namespace can have that name.
         """
         self.context = context
-        own = _configure(context)
+        settings, own, self._impersonation = _access(context)
         self.namespace = object_names.of_namespace(namespace or own or "default")
-        settings = client.Configuration.get_default_copy()
         # The client's own three retries delay the error when the API server cannot be reached.
         settings.retries = False
+        # A log that is followed has no timeout, and a load balancer forgets a silent connection.
+        settings.keep_alive = True
         self._client = client.ApiClient(settings)
 
     def within(self, namespace: str) -> "Kube":
@@ -147,7 +152,7 @@ class Kube:
         body: Any = None,
         kind: str = _JSON,
     ) -> Any:
-        request = self._client.param_serialize(
+        method, url, headers, *rest = self._client.param_serialize(
             method,
             path,
             query_params=list(query.items()),
@@ -155,7 +160,10 @@ class Kube:
             body=body,
             auth_settings=["BearerToken"],
         )
-        return self._client.call_api(*request, _request_timeout=timeout_s)
+        headers = urllib3.HTTPHeaderDict(headers)  # the client's own has one value of a name
+        for name, value in self._impersonation:
+            headers.add(name, value)
+        return self._client.call_api(method, url, headers, *rest, _request_timeout=timeout_s)
 
     def _core(self, kind: str, *rest: str) -> str:
         """The path of objects of the core group in the default namespace."""
@@ -361,6 +369,7 @@ class Kube:
         pod: Mapping[str, Any],
         *,
         since_s: float | None = None,
+        since: str | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
         """What Ray's container of a pod prints: lines that begin with their time.
@@ -368,6 +377,8 @@ class Kube:
         Args:
             pod: Of a run.
             since_s: Seconds; older lines are left out. None: all that the kubelet has.
+            since: Time of a line of this log, instead of `since_s`; lines of an earlier second
+                are left out.
             follow: Whether to go on until the container ends.
 
         Raises:
@@ -378,7 +389,9 @@ class Kube:
         name, role = pod_status.name(pod), pod["metadata"]["labels"].get(names.ROLE_LABEL)
         container = names.HEAD_CONTAINER if role == names.HEAD else names.WORKER_CONTAINER
         query = {"container": container, "timestamps": "true", "follow": str(follow).lower()}
-        if since_s is not None:
+        if since is not None:  # by the node's clock, which this machine's may be behind
+            query["sinceTime"] = since
+        elif since_s is not None:
             query["sinceSeconds"] = str(max(1, math.ceil(since_s)))
         try:
             rest = b""
@@ -420,8 +433,22 @@ def _token_reference(head: Mapping[str, Any]) -> Mapping[str, str] | None:
     return None
 
 
-def _configure(context: str | None) -> str | None:
-    """Sets the client up as kubectl would; the namespace that this names."""
+class _Access(NamedTuple):
+    """How this process reaches a cluster; other clients of the process keep their own."""
+
+    settings: client.Configuration
+    namespace: str | None
+    """The context's, or the pod's own."""
+    impersonation: list[tuple[str, str]]
+    """Headers of each request, by which the user acts as another one; a name may come again."""
+
+
+def _access(context: str | None) -> _Access:
+    """The access that kubectl would have.
+
+    Raises:
+        RunError: There is none.
+    """
     try:
         return _of_kubeconfig(context)
     except yaml.YAMLError:  # whose text has a line of the file, perhaps the token's
@@ -434,9 +461,10 @@ def _configure(context: str | None) -> str | None:
     except (ConfigException, OSError) as error:
         with contextlib.suppress(ConfigException):
             if context is None:
-                config.load_incluster_config()
+                settings = client.Configuration()
+                config.load_incluster_config(settings)
                 account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
-                return account.with_name("namespace").read_text().strip()
+                return _Access(settings, account.with_name("namespace").read_text().strip(), [])
         # The client names an entry by all that is in it, a token too.
         reason = _ENTRY.sub("…", " ".join(str(error).split())).rstrip(".")
         raise RunError(
@@ -444,7 +472,7 @@ def _configure(context: str | None) -> str | None:
         ) from None
 
 
-def _of_kubeconfig(context: str | None) -> str | None:
+def _of_kubeconfig(context: str | None) -> _Access:
     """The same by the kubeconfig alone, which needs no current context where another is named."""
     files = kube_config.KubeConfigMerger(_kubeconfig())
     if files.config is None:
@@ -454,10 +482,78 @@ def _of_kubeconfig(context: str | None) -> str | None:
         files.config, context, config_base_path=None, config_persister=files.save_changes
     )
     settings = client.Configuration()
-    loader.load_and_set(settings)
-    client.Configuration.set_default(settings)
-    namespace: str | None = loader.current_context["context"].get("namespace")
-    return namespace
+    with _plugin_errors() as errors:
+        loader.load_and_set(settings)
+    chosen = loader.current_context["context"]
+    entry = files.config["users"].get_with_name(chosen.get("user"), safe=True)
+    user = entry.value["user"] if entry is not None else {}
+    if "exec" in user and "BearerToken" not in settings.api_key and not settings.cert_file:
+        raise _no_credentials(chosen["user"], user["exec"]["command"], errors)
+    return _Access(settings, chosen.get("namespace"), _impersonation(user))
+
+
+@contextlib.contextmanager
+def _plugin_errors() -> Iterator[list[str]]:
+    """What the client logs of a plugin that fails, instead of raising it; nobody else gets it."""
+    errors: list[str] = []
+
+    def others(record: logging.LogRecord) -> bool:
+        if record.pathname != kube_config.__file__:
+            return True
+        errors.append(record.getMessage())
+        return False
+
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addFilter(others)
+    root.addHandler(handler)  # without any, its `logging.error` sets up that of the process
+    try:
+        yield errors
+    finally:
+        root.removeHandler(handler)
+        root.removeFilter(others)
+
+
+def _no_credentials(user: str, command: str, errors: list[str]) -> RunError:
+    reason = _ENTRY.sub("…", " ".join(errors[-1].splitlines()[-1:])) if errors else ""
+    if "'NoneType'" in reason:  # in a terminal the plugin has said itself what is wrong
+        reason = ""
+    return RunError(
+        f"the command {command}, by which user {user} of {_kubeconfig()} logs in, gives no "
+        f"credentials{f' ({reason})' if reason else ''}; log in again as that user"
+    )
+
+
+def _impersonation(user: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The headers by which a user of the kubeconfig acts as another one, as kubectl's.
+
+    Raises:
+        RunError: That other one has no name.
+        ValueError: A field of it is no text, or no list of texts.
+    """
+    extra = user.get("as-user-extra") or {}
+    fields = {
+        "Impersonate-User": [user.get("as") or ""],
+        "Impersonate-Uid": [user.get("as-uid") or ""],
+        "Impersonate-Group": user.get("as-groups") or [],
+        **{
+            f"Impersonate-Extra-{quote(key, safe=_OF_HEADERS)}": values or []
+            for key, values in extra.items()
+        },
+    }
+    found: list[tuple[str, str]] = []
+    for name, values in fields.items():
+        if not isinstance(values, list) or not all(
+            isinstance(value, str) and value.isprintable() for value in values
+        ):
+            raise ValueError(f"{name} would be {values!r}")
+        # HTTP's client writes Latin-1, and the API server reads UTF-8.
+        found += [(name, value.encode().decode("latin-1")) for value in values if value]
+    if found and not user.get("as"):
+        raise RunError(
+            f"a user of {_kubeconfig()} has as-uid, as-groups or as-user-extra without as; name in "
+            "as the user to act as, or remove them"
+        )
+    return found
 
 
 def _kubeconfig() -> str:
@@ -475,7 +571,8 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
                 f"{what}: not found; is the name right, and the operator installed?"
             ) from None
         if error.status in (401, 403):
-            raise ForbiddenError(f"{what}: {_message(error)}", error.status) from None
+            advice = "; log in to the cluster again" if error.status == 401 else ""
+            raise ForbiddenError(f"{what}: {_message(error)}{advice}", error.status) from None
         if not error.status:
             raise _unreachable(error) from None
         advice = after_conflict if error.status == 409 else ""

@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -130,13 +130,20 @@ def until_its_end(
         yield run
         if run is None:
             continue
-        attempt = (run.get("status") or {}).get("attempt") or 0
-        if selection.attempt is not None and attempt > selection.attempt:
+        if selection.attempt is not None and _is_over(run, selection.attempt):
             return
         if (phase(run) == Phase.SUSPENDED) is not suspended:
             suspended = not suspended
             if suspended and Phase.SUSPENDED not in followed.ends:
                 say(f"{run['metadata']['name']} is suspended; its lines follow once it is resumed.")
+
+
+def _is_over(run: Mapping[str, Any], attempt: int) -> bool:
+    """Whether an attempt of a run has ended, which another one need not have followed yet."""
+    status = run.get("status") or {}
+    return (status.get("attempt") or 0) > attempt or any(
+        one.get("number") == attempt and one.get("endTime") for one in status.get("attempts") or []
+    )
 
 
 def unix(stamp: str) -> float:

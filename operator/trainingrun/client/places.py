@@ -65,7 +65,7 @@ def folder_uri(run: Mapping[str, Any]) -> str:
 def in_cluster(
     run: Mapping[str, Any], others: list[dict[str, Any]], endpoint: str | None, trial: int | None
 ) -> Place:
-    """The folder of a TrainingRun; `others` are those of its namespace.
+    """The folder of a TrainingRun; `others` are those of its namespace, where `needed` is used.
 
     Raises:
         RunError: It is a folder of the pods, or not known yet.
@@ -92,9 +92,7 @@ def on_this_machine(source: ThisMachine, name: str, trial: int | None) -> Place:
     return Place(str(own), name=name, trial=trial, run=records.read(own))
 
 
-def place_of_run(
-    source: Source, name: str, trial: int | None = None, endpoint: str | None = None
-) -> Place:
+def place_of_run(source: Source, name: str, trial: int | None, endpoint: str | None) -> Place:
     """The folder of a run of a cluster or of this machine.
 
     Raises:
@@ -102,7 +100,7 @@ def place_of_run(
     """
     if isinstance(source, ThisMachine):
         return on_this_machine(source, name, trial)
-    return in_cluster(source.run(name), source.runs(everywhere=False), endpoint, trial)
+    return in_cluster(source.run(name), [], endpoint, trial)
 
 
 def needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:

@@ -75,7 +75,8 @@ class PodLogs:
                 stamp, _, rest = text.partition(" ")
                 if stamp <= self._read_up_to.get(uid, ""):
                     continue
-                self._read_up_to[uid] = stamp
+                if unix(stamp):  # else it is the kubelet that says something
+                    self._read_up_to[uid] = stamp
                 if (line := self._wanted(stamp, rest)) is not None:
                     self.empty = False
                     yield line
@@ -176,8 +177,7 @@ class PodLogs:
             if uid in self.unread and not self._read_late(pod):
                 return  # it is opened again
             before = self._read_up_to.get(uid)
-            since_s = time.time() - unix(before) + 1 if before else self._selection.since_s
-            for line in self._read(pod, follow=True, since_s=since_s):
+            for line in self._read(pod, follow=True, since=before, since_s=self._selection.since_s):
                 self._lines.put(line)
         except RunError as error:
             self._errors.append(error)

@@ -135,7 +135,8 @@ def merged(base: Any, changes: Mapping[str, Any], *, keep_none: bool = False) ->
 
 def begins(manifest: Mapping[str, Any]) -> str:
     """Where a run begins, in words."""
-    source = manifest["spec"]["storage"].get("restoreFrom")
+    # `--set storage=null` leaves all of it to the defaults.
+    source = (manifest["spec"].get("storage") or {}).get("restoreFrom")
     if not source:
         return "with new trials" if manifest["spec"].get("sweep") else "at step 0"
     which = f"step {source['step']}" if "step" in source else "the newest intact checkpoint"

@@ -61,10 +61,14 @@ def _status(run: Mapping[str, Any]) -> RunStatus:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise RunError(
-            f"status.{where} is not as this version knows it ({first['msg']}); install the "
-            "trainingrun of the operator's version, or read run.object"
-        ) from None
+        raise _of_another_version(where, first["msg"]) from None
+
+
+def _of_another_version(where: str, why: str) -> RunError:
+    return RunError(
+        f"status.{where} is not as this version knows it ({why}); install the trainingrun of the "
+        "operator's version, or read run.object"
+    )
 
 
 class Run:
@@ -118,7 +122,11 @@ class Run:
     @property
     def phase(self) -> Phase:
         """The state in one word."""
-        return Phase(phase(self.object))
+        found = phase(self.object)
+        try:
+            return Phase(found)
+        except ValueError:
+            raise _of_another_version("phase", f"{found} is none of {', '.join(Phase)}") from None
 
     def progress(self) -> RunProgress:
         """How far the training is."""
@@ -134,22 +142,25 @@ class Run:
         In a cluster a run that is suspended is waited for until somebody resumes it.
 
         Args:
-            timeout: Seconds; None: as long as it takes.
+            timeout: Seconds, for which the API server may be away, too; None: as long as it takes,
+                and the API server may be away for a minute at a time.
 
         Raises:
-            RunTimeoutError: It has not ended by then; it goes on.
-            RunError: It has failed, or was deleted or stopped, in a sentence that says why.
+            RunFailedError: It has failed, in a sentence that says why.
+            RunTimeoutError: It has not ended by then, as far as is known; it goes on.
+            RunError: It was deleted or stopped, or cannot be asked about any more, and may go on.
         """
         until = time.monotonic() + timeout if timeout is not None else float("inf")
         followed, last = self._source.followed(self.name), None
-        for found in following.looks(followed):
+        for found in following.looks(followed, None if timeout is None else float("inf")):
             last = found or last
             if found is not None and phase(found) in followed.ends:
                 break
             if time.monotonic() > until:
                 stands = progress_line(last) if last else "nothing is known of it"
+                goes_on = "and goes on" if found else "as far as is known without the API server"
                 raise RunTimeoutError(
-                    f"{self.name} has not ended within {timeout:g} s, and goes on: {stands}"
+                    f"{self.name} has not ended within {timeout:g} s, {goes_on}: {stands}"
                 )
             time.sleep(following.POLL_INTERVAL_S)
         following.ended(self.name, last, followed.ends)
@@ -310,7 +321,10 @@ class Run:
 
     def report(self) -> Page:
         """The page of what happened to the run; in a notebook it is shown."""
-        return Page(run_page.of(self._place())[1])
+        if isinstance(self._source, ThisMachine):
+            return Page(run_page.of(self._place())[1])
+        run = self.object
+        return Page(run_page.of_run(run, lambda: self._place(run)))
 
     def _place(self, run: Mapping[str, Any] | None = None) -> places.Place:
         if isinstance(self._source, ThisMachine):

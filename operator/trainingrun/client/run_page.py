@@ -23,13 +23,25 @@ def of(place: Place) -> tuple[str, str]:
     Raises:
         RunError: There is no such folder, or the bucket cannot be read.
     """
+    if place.run is not None:
+        return str(place.name), of_run(place.run, lambda: place)
     from trainingrun_runtime.report_page import contents, page
 
-    if place.run is not None:
-        return str(place.name), page.html(of_status(place.run, lambda: read(place)))
     found = read(place)
     name = place.name or name_of(found.root)
     return name, page.html(contents.of(name, found, None, time.time(), "From the run's folder."))
+
+
+def of_run(run: Mapping[str, Any], place: Callable[[], Place]) -> str:
+    """The page of a run whose status is known, as HTML.
+
+    Args:
+        run: The TrainingRun as the API server gives it.
+        place: Its folder. Raises RunError: that is not known, or one of the pods.
+    """
+    from trainingrun_runtime.report_page import page
+
+    return page.html(of_status(run, lambda: read(place())))
 
 
 def of_status(run: Mapping[str, Any], folder: Callable[[], "RunFolder"]) -> "Contents":

@@ -239,13 +239,6 @@ def _to_resume(root: Path, name: str) -> tuple[Path, str, int]:
         if found is not None and folder.name == f"{name}-{str(found['metadata']['uid'])[:8]}":
             attempt = int(found["status"]["attempt"]) + 1
             return folder.parent, str(found["metadata"]["uid"]), attempt
-    try:  # of a version that kept no records
-        latest = json.loads((root / LATEST).read_text())
-        uid, attempt = str(latest["uid"]), int(latest["attempt"]) + 1
-        if (root / f"{name}-{uid[:8]}").is_dir():
-            return root, uid, attempt
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     others = sorted({each.name.rpartition("-")[0] for each in records.folders(root)})
     beside = f", only of {', '.join(others)}" if others else ""
     raise LocalError(

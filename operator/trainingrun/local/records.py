@@ -3,7 +3,7 @@
 It is the TrainingRun as a cluster would give it, beside what is trained, and nothing is decided by
 it: where it cannot be written, a display is older, and the training goes on. While a process
 trains the run it holds a lock, which the kernel frees however the process ends, and which has its
-PID.
+PID and the name of its machine.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ import psutil
 
 from trainingrun_protocol.progress import Progress, RunState
 
+from ..api.errors import UnreachableError
 from ..api.status import AcceleratorSeconds, Cost, Phase, SweepStatus
 from ..api.v1alpha1 import API_VERSION, KIND, TrainingRun
 from ..reconciling.diagnosis import blockers
@@ -43,6 +45,10 @@ _UID = re.compile(r"[0-9a-f]{8}")
 _LOCK_TRIES = 20
 """Each 0.05 s: whoever looks whether a run goes on holds its lock for a moment."""
 _POLL_S = 0.1
+
+
+class UnreadableError(UnreachableError):
+    """The record of a run cannot be read, and is there for all that is known."""
 
 
 def write(file: Path, text: str) -> None:
@@ -87,6 +93,7 @@ class Record:
 
         Raises:
             LocalError: Another process trains this run.
+            UnreadableError: The record of a run that is resumed cannot be read.
             OSError: It cannot be written.
         """
         if trains(folder):
@@ -152,7 +159,7 @@ class Record:
     def _resumes(self, lock: IO[bytes]) -> None:
         try:
             lock.truncate(0)
-            lock.write(str(os.getpid()).encode())
+            lock.write(f"{os.getpid()} {socket.gethostname()}".encode())
             self._first_write()
         except OSError as error:
             raise LocalError(f"cannot write to {self._folder}: {error.strerror}") from None
@@ -309,7 +316,7 @@ def folders(root: Path, name: str | None = None) -> list[Path]:
 
 
 def trains(folder: Path) -> bool | None:
-    """Whether a process trains the run of this folder now; None: the file system does not say."""
+    """Whether a process trains the run of this folder now; None: nobody knows."""
     try:
         with (folder / _FOLDER / _LOCK).open() as lock:
             free = _locks(lock, fcntl.LOCK_SH)
@@ -317,14 +324,33 @@ def trains(folder: Path) -> bool | None:
         return False
     except OSError:
         return None
-    return None if free is None else not free
+    return _lives(folder) if free is None else not free
+
+
+def _lives(folder: Path) -> bool | None:
+    """The same where the file system has no locks; None: it is a process of another machine or user
+    that has said last that it trains the run.
+    """
+    try:
+        pid, machine = (folder / _FOLDER / _LOCK).read_text().split()
+        return _holds(psutil.Process(int(pid)), folder) if machine == socket.gethostname() else None
+    except psutil.NoSuchProcess:
+        return False
+    except (OSError, ValueError, psutil.Error):
+        return None
 
 
 def goes_on(folder: Path) -> bool:
-    """Whether a process trains the run of this folder now, as far as that is known."""
-    alive, found = trains(folder), _read(folder) or {}
-    ended = (found.get("status") or {}).get("phase") in ENDS
-    return alive or (alive is None and not ended)
+    """Whether a process trains the run of this folder now, as far as that is known.
+
+    Raises:
+        UnreadableError: Nobody knows.
+    """
+    alive = trains(folder)
+    if alive is not None:
+        return alive
+    found = _read(folder) or {}
+    return (found.get("status") or {}).get("phase") not in ENDS
 
 
 def stop(folder: Path) -> None:
@@ -332,6 +358,7 @@ def stop(folder: Path) -> None:
 
     Raises:
         LocalError: None trains it, or none that this user may end here.
+        UnreadableError: Nobody knows whether one does.
     """
     if not goes_on(folder):
         raise LocalError(f"no process trains the run of {folder} now; there is nothing to stop")
@@ -345,6 +372,7 @@ def stop(folder: Path) -> None:
         )
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)  # else one that Ctrl-Z has stopped never sees it
     while _holder(folder) == process:  # another one may resume the run at once
         time.sleep(_POLL_S)
 
@@ -355,13 +383,22 @@ def _holder(folder: Path) -> psutil.Process | None:
     By its open file, and not by its PID alone: that is another process's once the one that trained
     has ended, or on another machine with the same disk.
     """
-    lock = folder / _FOLDER / _LOCK
     try:
-        process = psutil.Process(int(lock.read_text()))
-        held = str(lock.resolve())
-        return process if any(each.path == held for each in process.open_files()) else None
+        pid, *_ = (folder / _FOLDER / _LOCK).read_text().split()
+        process = psutil.Process(int(pid))
+        return process if _holds(process, folder) else None
     except (OSError, ValueError, psutil.Error):
         return None
+
+
+def _holds(process: psutil.Process, folder: Path) -> bool:
+    """Whether a process has the lock of this folder open, as while it trains the run.
+
+    Raises:
+        psutil.Error: It has ended, or is another user's.
+    """
+    held = str((folder / _FOLDER / _LOCK).resolve())
+    return any(each.path == held for each in process.open_files())
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -369,6 +406,9 @@ def read(folder: Path) -> dict[str, Any] | None:
 
     One whose process ended without saying so is suspended: nothing trains it, and it can be
     resumed.
+
+    Raises:
+        UnreadableError: It cannot be read, and may be there.
     """
     alive = trains(folder)  # first, so that the last thing that a process has written is read
     found = _read(folder)
@@ -385,12 +425,16 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def all_runs(roots: Sequence[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Each local run below these folders with its own folder."""
+    """Each local run that can be read with its own folder.
+
+    Args:
+        roots: Folders of runs, or the own ones of some.
+    """
     for root in roots:
-        for folder in folders(root):
-            found = read(folder)
-            if found is not None:
-                yield folder, found
+        for folder in (root, *folders(root)):
+            with contextlib.suppress(UnreadableError):  # as another user's may be
+                if (found := read(folder)) is not None:
+                    yield folder, found
 
 
 def delete(folder: Path) -> None:
@@ -398,6 +442,7 @@ def delete(folder: Path) -> None:
 
     Raises:
         LocalError: A process trains it now, or it cannot be deleted.
+        UnreadableError: Nobody knows whether one does.
     """
     if goes_on(folder):
         name = folder.name.rpartition("-")[0]
@@ -431,11 +476,34 @@ def _in_use(folder: Path) -> LocalError:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
+    """The record as it was written last; None: there is none.
+
+    Raises:
+        UnreadableError: There may be one.
+    """
+    file = folder / _FOLDER / _RECORD
     try:
-        found = json.loads((folder / _FOLDER / _RECORD).read_bytes())
+        found = json.loads(_content(file))
         return found if isinstance(found["metadata"], dict) and found["status"] else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:
+        raise UnreadableError(
+            f"{file} cannot be read ({error.strerror}), and nothing is known of its run; see that "
+            "its disk answers, and that you may read it"
+        ) from None
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError:
+        # Of NFS, where another machine has replaced the file: whoever opens the folder makes this
+        # one ask for its names again.
+        os.close(os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY))
+        return file.read_bytes()
 
 
 def _locks(file: IO[Any], kind: int) -> bool | None:

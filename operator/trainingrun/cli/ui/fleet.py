@@ -92,10 +92,10 @@ def _row(run: Run, now: datetime) -> Row:
             views.cells(run, now),
             _attention(run),
             cost_command.queue(run),
-            time_left(run),
+            time_left(run, now),
             cost_command.spent(run),
             (condition(run, "Stalled") or condition(run, "Waiting") or {}).get("reason", ""),
-            tuple(short(sentence, _SENTENCE) for sentence in _sentences(run)),
+            tuple(short(sentence, _SENTENCE) for sentence in _sentences(run, now)),
             parsed(ended).timestamp() if ended else 0.0,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -109,12 +109,12 @@ def _row(run: Run, now: datetime) -> Row:
         return Row({**cells, **names, "PHASE": UNKNOWN}, Attention.FAILING, sentences=sentences)
 
 
-def _sentences(run: Run) -> list[str]:
+def _sentences(run: Run, now: datetime) -> list[str]:
     """What is wrong and what to do; of an interrupted training also what was lost last."""
     status = run.get("status") or {}
     losses = (status.get("disruptions") or {}).get("history") or []
     lost = losses[-1:] if phase(run) == Phase.RECOVERING else []
-    return [*reasons(run), *map(views.loss, lost)]
+    return [*reasons(run, now), *map(views.loss, lost)]
 
 
 def _attention(run: Run) -> Attention:

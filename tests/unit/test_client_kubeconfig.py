@@ -1,0 +1,192 @@
+"""What a kubeconfig says of the user and the connection is kept, as kubectl keeps it."""
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import Configuration
+
+from support.cli_server import RUNS, Server, call, running_server
+from trainingrun import RunError
+from trainingrun.client.kube import Kube, _plugin_errors
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with running_server(tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The headers of each request to the API server of a kubeconfig."""
+    headers: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers)
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"items": [], "status": {"allowed": true}}')
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def do_PATCH(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with running_server(tmp_path, monkeypatch) as other:
+        http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        file = tmp_path / "kubeconfig"
+        file.write_text(file.read_text().replace(f":{other.port}", f":{http.server_port}"))
+        yield headers
+        http.shutdown()
+        http.server_close()
+
+
+def set_user(folder: Path, **user: Any) -> None:
+    file = folder / "kubeconfig"
+    config = yaml.safe_load(file.read_text())
+    config["users"] = [{"name": "u", "user": user}]
+    file.write_text(yaml.safe_dump(config))
+
+
+def test_other_clients_of_the_process_keep_their_cluster(server: Server) -> None:
+    theirs = Configuration(host="https://elsewhere:6443")
+    Configuration.set_default(theirs)
+    try:
+        assert Kube(None, None).url == f"http://127.0.0.1:{server.port}"
+        assert Configuration.get_default_copy().host == "https://elsewhere:6443"
+    finally:
+        Configuration.set_default(None)
+
+
+def test_a_connection_that_a_load_balancer_has_forgotten_is_found_dead(server: Server) -> None:
+    options = Kube(None, None)._client.rest_client.pool_manager.connection_pool_kw["socket_options"]
+    assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options
+
+
+def test_a_user_acts_as_another_one_in_every_request(asked: list[Any], tmp_path: Path) -> None:
+    extra = {"example.org/reason": ["on call", "night"]}
+    acts_as = {"as": "jane", "as-uid": "7", "as-groups": ["ä-team", "ops"], "as-user-extra": extra}
+    set_user(tmp_path, token="t", **acts_as)
+    kube = Kube(None, None).within("team-b")
+    kube.runs(everywhere=True)
+    kube.may("get", "", "pods")
+    kube.set_suspend("digits", True)
+    assert len(asked) == 3
+    for headers in asked:
+        assert headers["Authorization"] == "Bearer t"
+        assert headers.get_all("Impersonate-User") == ["jane"]
+        assert headers.get_all("Impersonate-Uid") == ["7"]
+        groups = [each.encode("latin-1").decode() for each in headers.get_all("Impersonate-Group")]
+        assert groups == ["ä-team", "ops"]
+        assert headers.get_all("Impersonate-Extra-example.org%2Freason") == ["on call", "night"]
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ({"as-groups": ["ops"]}, "has as-uid, as-groups or as-user-extra without as; name in as"),
+        ({"as": 7}, "is no kubeconfig (ValueError: Impersonate-User would be [7]); correct it"),
+        ({"as": "a\nX: b"}, "(ValueError: Impersonate-User would be ['a\\nX: b']); correct it"),
+        ({"as": "a", "as-groups": "ops"}, "(ValueError: Impersonate-Group would be 'ops')"),
+    ],
+    ids=str,
+)
+def test_a_user_that_cannot_be_acted_as_is_refused_in_a_sentence(
+    asked: list[Any], tmp_path: Path, user: dict[str, Any], sentence: str
+) -> None:
+    set_user(tmp_path, **user)
+    with pytest.raises(RunError) as refused:
+        Kube(None, None)
+    assert sentence in str(refused.value)
+    assert asked == []
+
+
+def exec_user(folder: Path, script: str) -> dict[str, Any]:
+    plugin = folder / "log-in"
+    plugin.write_text(f"#!/bin/sh\n{script}\n")
+    plugin.chmod(0o700)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo Traceback: >&2; echo no token >&2; exit 3", " (no token)"),
+        ("exit 3", " (exec: process returned 3)"),
+        ('echo \'{"token": "secret"\'', " (exec: failed to decode process output: "),
+    ],
+)
+def test_a_command_that_does_not_log_in_is_named_before_any_request(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, reason: str
+) -> None:
+    server.answers[RUNS] = [(200, {"items": []})]
+    set_user(tmp_path, **exec_user(tmp_path, script))
+    code, output, errors = call("list")
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert errors.startswith(
+        f"the command {tmp_path}/log-in, by which user u of {tmp_path}/kubeconfig logs in, gives "
+        f"no credentials{reason}"
+    )
+    assert errors.endswith("; log in again as that user\n")
+    assert "secret" not in errors
+    assert caplog.records == []
+    logging.error("of the program itself")
+    assert caplog.messages == ["of the program itself"]
+
+
+def test_what_others_log_while_a_user_logs_in_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    with _plugin_errors() as errors:
+        logging.error("of the program itself")
+    assert (caplog.messages, errors) == (["of the program itself"], [])
+
+
+def test_a_command_that_says_in_the_terminal_why_it_fails_is_named_alone(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    set_user(tmp_path, **exec_user(tmp_path, "echo no token >&2; exit 3"))
+    with Path("/dev/null").open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        with pytest.raises(RunError, match=r"logs in, gives no credentials; log in again"):
+            Kube(None, None)
+    assert capfd.readouterr() == ("", "no token\n")
+
+
+def test_a_command_that_is_not_installed_is_named(server: Server, tmp_path: Path) -> None:
+    set_user(tmp_path, **exec_user(tmp_path, ""))
+    (tmp_path / "log-in").unlink()
+    code, _, errors = call("list")
+    assert code == 1
+    assert f"no credentials ([Errno 2] No such file or directory: '{tmp_path}/log-in')" in errors
+
+
+def test_a_command_that_logs_in_gives_the_token(asked: list[Any], tmp_path: Path) -> None:
+    answer = (
+        '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", '
+        '"status": {"token": "t"}}'
+    )
+    set_user(tmp_path, **exec_user(tmp_path, f"echo '{answer}'"))
+    Kube(None, None).runs(everywhere=True)
+    assert asked[0]["Authorization"] == "Bearer t"
+
+
+def test_credentials_that_are_no_longer_accepted_are_said_to_be_renewed(server: Server) -> None:
+    server.answers[RUNS] = [(401, {"message": "Unauthorized"})]
+    assert call("list") == (1, "", "TrainingRuns: Unauthorized; log in to the cluster again\n")
