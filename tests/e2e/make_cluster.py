@@ -24,7 +24,21 @@ A cluster with KubeRay, a bucket, the operator and the run {run} is there:
     export KUBECONFIG={kubeconfig}
     kubectl get trainingruns --watch                    # or: trainingrun watch {run}
     kubectl delete pod -l trainingrun.dev/run={run},trainingrun.dev/role=worker
-    kind delete cluster --name {name}"""
+    kind delete cluster --name {name}
+
+A run of your own has this storage there:
+
+    storage:
+      uri: s3://runs/demo
+      endpoint: {endpoint}
+      region: us-east-1
+      credentialsSecret: s3-credentials
+
+What reads or writes the bucket from here (submit --code, trace, metrics …) needs
+--endpoint http://127.0.0.1:7070, and:
+
+    kubectl -n storage port-forward svc/s3 7070 &
+    export {credentials}"""
 
 
 def main() -> int:
@@ -38,7 +52,18 @@ def main() -> int:
     except CommandError as error:
         print(error, file=sys.stderr)
         return 1
-    print(NEXT.format(name=name, run=run, kubeconfig=cluster.kubectl.kubeconfig))
+    # These keys are of the S3 server that `storage.yaml` makes for tests, and are nobody's secret.
+    credentials = " ".join(f"{key}={value}" for key, value in clusters.CREDENTIALS.items())
+    kubeconfig, endpoint = cluster.kubectl.kubeconfig, clusters.ENDPOINT
+    print(
+        NEXT.format(
+            name=name,
+            run=run,
+            kubeconfig=kubeconfig,
+            endpoint=endpoint,
+            credentials=credentials,
+        )
+    )
     return 0
 
 
