@@ -76,3 +76,30 @@ async def test_confined_to_a_namespace_only_what_lies_in_none_is_refused(
     refused = {key: number for key, number in calls.items() if key[1] == "403"}
     assert list(refused) == [("GET", "403")]
     assert refused["GET", "403"] <= 5, "reported once, not requested again and again"
+
+
+async def test_a_run_that_may_not_be_deleted_after_its_time_says_so(apiserver, namespace, grant):
+    def without_delete(rule: dict) -> dict:
+        kept = [verb for verb in rule["verbs"] if verb != "delete"]
+        return {**rule, "verbs": kept} if "trainingruns" in rule["resources"] else rule
+
+    grant([without_delete(rule) for rule in RUN_RULES], namespace)
+    grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
+    async with PlaysHead().listening() as head:
+        settings = settings_for(namespace, lease_name="trainingrun-operator")
+        operator = Operator(settings, credentials_of(apiserver), head.target)
+        kuberay = PlaysKubeRay(apiserver, namespace)
+
+        def status() -> dict:
+            return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
+
+        async with running(operator):
+            run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
+            await eventually(lambda: status().get("attempt") == 1)
+            kuberay.starts(run)
+            head.document = {"attempt": 1, "fencingToken": 1, "state": "Succeeded", "result": {}}
+            kuberay.says("digits-1", "SUCCEEDED", "Complete")
+            await eventually(lambda: kuberay.jobs() == [])
+            kuberay.takes_the_pods_away(run)
+            await eventually(lambda: "delete the TrainingRun digits" in str(status()["conditions"]))
+        assert status()["phase"] == "Succeeded"

@@ -153,6 +153,24 @@ def test_an_attempt_ends_by_the_driver_s_progress_or_with_its_ray_job(
             id="exit code 75",
         ),
         pytest.param(
+            {"status": "FAILED", "message": "entrypoint command failed with exit code -11"},
+            {"pods": ()},
+            "Failed",
+            LossReason.APPLICATION_ERROR,
+            id="crashed by a signal and freed while no operator ran",
+        ),
+        pytest.param(
+            {
+                "status": "FAILED",
+                "message": "entrypoint command failed with exit code 1, last available logs "
+                "(truncated to 20,000 chars):\nended with exit code 75",
+            },
+            {},
+            "Failed",
+            LossReason.APPLICATION_ERROR,
+            id="another exit code in its last line",
+        ),
+        pytest.param(
             {"status": "FAILED"},
             {"pods": (a_head(exit_code=137, ended_because="OOMKilled"),)},
             "Failed",
@@ -182,6 +200,18 @@ def test_without_the_driver_s_progress_the_ray_job_and_what_was_seen_decide(
     waited = then(ended, 60)
     last = reconcile(waited, 91).status.attempts[-1]
     assert (last.outcome, last.reason) == (outcome, reason)
+
+
+def test_no_line_of_the_driver_is_in_the_status_or_in_an_event(training: Observed) -> None:
+    """Ray puts the last ones into its message, where nobody has masked them."""
+    message = (
+        "Job entrypoint command failed with exit code 1, last available logs (truncated to "
+        "20,000 chars):\nlogged in with hf_abcdefgh"
+    )
+    ended = replace(training, ray_jobs=(a_ray_job(status="FAILED", message=message),))
+    plan = reconcile(then(ended, 60), 91)
+    assert plan.status.attempts[-1].message == "Job entrypoint command failed with exit code 1"
+    assert "hf_abcdefgh" not in f"{plan.status.to_dict()} {plan.events}"
 
 
 def test_the_final_progress_is_awaited_for_30_seconds_while_the_head_is_there(

@@ -53,7 +53,8 @@ def test_phase_suspended_is_said_only_once_every_pod_is_gone(training: Observed)
 
 
 def test_a_runtime_that_does_not_answer_is_ended_after_two_minutes(training: Observed) -> None:
-    silent = replace(then(wanting(training, suspend=True), 60), progress_failing_s=100.0)
+    asked = then(wanting(training, suspend=True), 60)
+    silent = replace(asked, progress_age_s=100.0, progress_failing_s=100.0, progress_polled_s=100.0)
     assert reconcile(silent, 179).status.attempts[-1].outcome == "Running"
     assert reconcile(silent, 180).status.attempts[-1].outcome == "Suspended"
 
@@ -72,6 +73,56 @@ def test_a_driver_that_still_answers_may_save_for_half_an_hour_and_its_failure_i
     away = a_progress(time=unix(59), storage_error="The bucket does not answer")
     late = reconcile(replace(saves, progress=away), 180)
     assert late.status.attempts[-1].outcome == "Suspended", "it can save nothing"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param({"progress_failing_s": 1.0, "progress_polled_s": 200.0}, id="one poll fails"),
+        pytest.param(
+            {"progress": None, "progress_age_s": None, "progress_polled_s": 1.0},
+            id="another operator has just begun to ask",
+        ),
+    ],
+)
+@pytest.mark.parametrize("by", ["suspend", "KubeRay"])
+def test_a_moment_of_silence_ends_no_driver_that_saves(
+    training: Observed, by: str, read: dict[str, Any]
+) -> None:
+    saving = replace(
+        training, progress=a_progress(time=unix(59)), progress_age_s=1.0, progress_polled_s=100.0
+    )
+    if by == "suspend":
+        saving = wanting(saving, suspend=True)
+    else:
+        gave_up = a_ray_job(deployment="Failed", reason="JobStatusCheckTimeoutExceeded")
+        saving = replace(saving, ray_jobs=(gave_up,))
+    asked = then(saving, 60)
+    assert reconcile(replace(asked, **read), 300).status.attempts[-1].outcome == "Running"
+    silent = replace(asked, progress_age_s=31.0, progress_failing_s=31.0, progress_polled_s=300.0)
+    assert reconcile(silent, 300).status.attempts[-1].outcome != "Running", "silence that lasts"
+
+
+def test_what_is_charged_with_the_end_of_a_suspended_attempt_counts(training: Observed) -> None:
+    """The next attempt would begin though a rule says Fail, or no loss is left."""
+    lost = a_pod("worker-1", terminating_at=61)
+    last = replace(
+        wanting(training, suspend=True, failures={"maxPreemptions": 0}),
+        progress=a_progress(state="Suspended", step=12),
+        pods=(a_head(), lost, a_pod("worker-2")),
+    )
+    status = reconcile(last, 62).status
+    assert (status.phase, status.attempts[-1].outcome) == ("Failed", "Suspended")
+
+
+def test_an_attempt_whose_entry_was_edited_away_goes_on(training: Observed) -> None:
+    status = training.run.status
+    for attempts in ([], [*status.attempts[:-1]]):
+        edited = status.model_copy(update={"attempts": attempts})
+        seen = replace(training, run=training.run.model_copy(update={"status": edited}))
+        plan = reconcile(seen, 62)
+        assert [attempt.outcome for attempt in plan.status.attempts] == ["Running"]
+        assert not any(isinstance(action, Delete) for action in plan.actions)
 
 
 def test_a_driver_that_has_not_spoken_has_nothing_to_save(training: Observed) -> None:

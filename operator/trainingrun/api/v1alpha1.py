@@ -75,7 +75,9 @@ which Linux takes no 128 KiB; what else is in it needs less than the rest."""
 def _contract_fits(spec: "RunSpec") -> bool:
     training, sweep = spec.training, spec.sweep
     args = training.any_script.args if training.any_script else []
-    passed = [training.config, training.requirements, args, sweep.to_dict() if sweep else None]
+    rules = [rule.to_dict() for rule in spec.failures.contract_rules]
+    swept = sweep.to_dict() if sweep else None
+    passed = [training.config, training.requirements, args, swept, rules]
     text = json.dumps(passed, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode(errors="replace")) <= MAX_CONTRACT_BYTES
 
@@ -250,7 +252,7 @@ class RunSpec(Model):
         ),
         Rule(
             None,  # CEL does not see config and the sweep's values
-            f"config, requirements, script.args and spec.sweep must have at most "
+            f"config, requirements, script.args, spec.sweep and failures.rules must have at most "
             f"{MAX_CONTRACT_BYTES} bytes together, as JSON; put larger things into a file of "
             "training.code or of the image",
             _contract_fits,

@@ -202,11 +202,15 @@ class Watches:
         return watches.get(namespace) or watches[""]
 
     def stale_kinds(self, namespace: str) -> dict[str, str]:
-        """The kinds that a run of this namespace is made of and that are stale, with the reason."""
+        """The kinds that decide on a run of this namespace and that are stale, with the reason.
+
+        Nodes too, but where the operator was never allowed to see them and works without.
+        """
+        watches = {kind.name: self.of(kind.name, namespace) for kind in self._stores.of_runs}
+        if not self.nodes.given_up:
+            watches["Node"] = self.nodes
         return {
-            kind.name: reason
-            for kind in self._stores.of_runs
-            if (reason := self.of(kind.name, namespace).stale) is not None
+            kind: reason for kind, watch in watches.items() if (reason := watch.stale) is not None
         }
 
     def count_stale(self) -> Mapping[str, int]:

@@ -366,7 +366,11 @@ class Reconciler:
         Without it nothing may be done, for it is the operator's memory.
         """
         ref = _ref(observed)
-        deleted = any(isinstance(a, Delete) and a.ref.uid == ref.uid for a in plan.actions)
+        refused = {one.key for one in observed.failing}
+        deleted = any(
+            isinstance(a, Delete) and a.ref.uid == ref.uid and key_of(a) not in refused
+            for a in plan.actions
+        )
         if deleted or plan.status.to_dict() == observed.run.status.to_dict():
             return True
         known = self._known_retries(key, observed)

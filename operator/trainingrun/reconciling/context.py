@@ -313,7 +313,7 @@ class ReconcileContext:
         return trains(self.live_progress(number))
 
     def driver_answers(self, number: int) -> bool:
-        """Whether the driver answers this process's polls, and has not ended."""
+        """Whether the driver answered this process's last poll, and has not ended."""
         progress, age_s = self.live_progress(number), self.observed.progress_age_s
         return (
             progress is not None
@@ -321,6 +321,21 @@ class ReconcileContext:
             and self.observed.progress_failing_s is None
             and age_s is not None
             and age_s < self.settings.final_progress_s
+        )
+
+    def driver_has_answered(self, number: int) -> bool:
+        """Whether the driver has answered lately, or nobody knows yet: one poll that fails does
+        not end a driver that saves, nor does an operator that has just begun to ask.
+        """
+        progress, age_s = self.live_progress(number), self.observed.progress_age_s
+        polled_s, patience_s = self.observed.progress_polled_s, self.settings.final_progress_s
+        if self.progress(number) is None:
+            return polled_s is not None and polled_s < patience_s
+        return (
+            progress is not None
+            and not progress.state.final
+            and age_s is not None
+            and age_s < patience_s
         )
 
     def wanted_workers(self, draft: StatusDraft) -> int:

@@ -51,6 +51,9 @@ LONGEST_LAST_SAVE_S = 540.0
 """How long a driver that answers may save after KubeRay gave up on its RayJob. KubeRay frees the
 pods 600 s after that, as `ttlSecondsAfterFinished` is rendered: the end is written before."""
 
+_LOGS = ", last available logs"
+"""Ends what Ray itself says of a driver that failed (`dashboard/modules/job/job_supervisor.py`)."""
+
 _OF_CODE = (LossReason.APPLICATION_ERROR, LossReason.OUT_OF_MEMORY)
 
 
@@ -71,12 +74,12 @@ def ended(
     if context.deleted(attempt.number):
         message = f"RayJob {attempt.ray_job} was deleted by someone else"
         return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
-    job = context.job(attempt.number)
-    if job is None:
-        return Findings()  # unknown at present: that is not a loss
     run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
         return Findings(end=_out_of_budget(draft, run_failure), run_failure=run_failure)
+    job = context.job(attempt.number)
+    if job is None:
+        return Findings()  # unknown at present: that is not a loss
     findings = _by_ray_job(context, draft, attempt, job)
     if findings.end:
         return findings
@@ -127,7 +130,8 @@ def _by_ray_job(
 ) -> Findings:
     status: dict[str, Any] = job.get("status") or {}
     deployment, result = status.get("jobDeploymentStatus"), status.get("jobStatus")
-    message = str(status.get("message") or "").strip()
+    # After that Ray's message has the driver's last lines, in which secrets may be.
+    message = str(status.get("message") or "").partition(_LOGS)[0].strip()
     if deployment == "ValidationFailed":
         refused = f"KubeRay refuses RayJob {attempt.ray_job}: {message}"
         run_failure = RunFailure(ConditionReason.REJECTED, refused)
@@ -139,10 +143,10 @@ def _by_ray_job(
     reason = str(status.get("reason") or "")
     # KubeRay's status is one sign that the driver is lost, and the driver's answer is one against
     # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
-    if reason in INFRASTRUCTURE_REASONS and context.driver_answers(attempt.number):
+    if reason in INFRASTRUCTURE_REASONS and context.driver_has_answered(attempt.number):
         given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
         progress = context.live_progress(attempt.number)
-        saves = progress is not None and progress.storage_error is None
+        saves = progress is None or progress.storage_error is None
         within_s = LONGEST_LAST_SAVE_S if saves else context.settings.suspend_deadline_s
         if seconds_since(given_up_at, context.now) < within_s:
             return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))
@@ -368,10 +372,13 @@ def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Fi
 
 
 def retry(context: ReconcileContext, draft: StatusDraft, charged: frozenset[str]) -> Findings:
-    """After a failed or lost attempt: why none follows, or when the next one may begin."""
+    """After an attempt's end: why none follows or, of a failed or lost one, when the next one may
+    begin.
+    """
     ended, failures = draft.status.attempts[-1], context.run.spec.failures
     if ended.outcome not in ("Failed", "Lost"):
-        return Findings()
+        # What was charged now is charged to no later attempt.
+        return Findings(run_failure=retry_policy.exhausted(draft, context.run.spec, charged))
     progress = context.progress(ended.number)
     failure = progress.failure if progress is not None else None
     before = draft.status.attempts[-2] if len(draft.status.attempts) > 1 else None

@@ -82,7 +82,8 @@ def request_suspension(context: ReconcileContext, draft: StatusDraft, attempt: A
     requested = draft.bookkeeping.suspend_asked or written(context.now)
     within_s = context.settings.suspend_deadline_s
     progress = context.live_progress(attempt.number)
-    if context.driver_answers(attempt.number) and progress and progress.storage_error is None:
+    saves = progress is None or progress.storage_error is None
+    if context.driver_has_answered(attempt.number) and saves:
         within_s = max(within_s, LONGEST_SAVE_S)  # a step or an upload may take that long
     if seconds_since(requested, context.now) >= within_s and context.can_be_empty:
         message = f"Suspended without a last checkpoint: none was made within {round(within_s)} s"

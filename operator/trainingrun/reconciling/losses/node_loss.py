@@ -350,7 +350,11 @@ def exclude_nodes(context: ReconcileContext, draft: StatusDraft, attempt: int) -
     if not outdated:
         return Findings(actions=patches)
     findings = evidence.explain(context, draft, outdated, LossReason.NODE_LOST)
-    deletions = (Delete(pod_status.pod_ref(pod)) for pod in outdated)
+    # It may have got a node meanwhile, of which the operator's watch is late to know.
+    deletions = (
+        Delete(pod_status.pod_ref(pod), unchanged_since=pod["metadata"].get("resourceVersion"))
+        for pod in outdated
+    )
     return findings._replace(actions=(*patches, *deletions))
 
 

@@ -52,8 +52,8 @@ KILLED = frozenset({137, 143})
 """Exit codes of a process that was killed from outside."""
 
 
-_EXIT_CODE = re.compile(r"exit code (\d+)")
-"""In RayJob's status.message: KubeRay reports the driver's exit code nowhere else."""
+_EXIT_CODE = re.compile(r"exit code (-?\d+)")
+"""In RayJob's status.message, before any line of the driver: KubeRay reports it nowhere else."""
 
 
 def control_sign(context: ReconcileContext, node: NodeState) -> str | None:
@@ -118,10 +118,14 @@ def why_pod_ended(pod: Object, node: NodeState | None) -> LossReason | None:
 
 
 def driver_exit_code(job: Object | None) -> int | None:
-    """The driver's exit code, as Ray on the head told KubeRay; None: unknown, or it goes on."""
+    """The driver's exit code, as Ray on the head told KubeRay; None: unknown, or it goes on.
+
+    A driver that signal N has ended has 128 + N, as shells and containers count it.
+    """
     message = str((((job or {}).get("status")) or {}).get("message") or "")
     found = _EXIT_CODE.search(message)
-    return int(found.group(1)) if found else None
+    code = int(found.group(1)) if found else None
+    return 128 - code if code is not None and code < 0 else code
 
 
 def is_refused(pod: Object) -> bool:
