@@ -153,8 +153,8 @@ FRAMEWORK_LOCKS := $(wildcard training_images/frameworks/*.lock)
 test-frameworks: $(FRAMEWORKS_VENV)/.installed
 	$(FRAMEWORKS_VENV)/bin/python -m pytest -s tests/frameworks
 
-$(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/frameworks_venv.py .ci/version_venv.py $(FRAMEWORK_LOCKS)
-	$(BIN)/python .ci/frameworks_venv.py $(FRAMEWORKS_VENV) $(FRAMEWORK_LOCKS)
+$(FRAMEWORKS_VENV)/.installed: $(VENV)/.installed .ci/version_venv.py $(FRAMEWORK_LOCKS)
+	$(BIN)/python .ci/version_venv.py $(FRAMEWORKS_VENV) $(FRAMEWORK_LOCKS)
 	@touch $@
 
 # Fifty times the sequences of `make test`, and other ones at each run: a failure prints its sequence. Then

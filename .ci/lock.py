@@ -22,18 +22,10 @@ LOCKS = {
     "training_images/requirements.lock": "runtime",
 }
 """The extra that each file is for; all of them agree with the first."""
-FRAMEWORKS = (
-    "lightning",
-    "transformers",
-    "peft",
-    "accelerate",
-    "xgboost",
-    "lightgbm",
-    "jax",
-    "deepspeed",
-    "tensorflow",
-    "optuna",
-)
+_OTHERS = {"operator", "runtime", "cli", "dev"}
+FRAMEWORKS = [
+    extra for extra in PROJECT["project"]["optional-dependencies"] if extra not in _OTHERS
+]
 """The extras of frameworks, and of a sweep's search; each has a file with what the training image
 does not have without it."""
 FRAMEWORK_LOCK = "training_images/frameworks/{extra}.lock"

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Make a virtual environment that is this one, but with another version of Ray or of PyTorch.
+"""Make a virtual environment that is this one, but with another version of Ray or of PyTorch, or
+with what lock files name beside it.
 
-Run as `make test-ray` and `make test-torch`; arguments: the folder, and such as ray==2.58.0.
+Run as `make test-ray`, `make test-torch` and `make test-frameworks`; arguments: the folder, and
+such as ray==2.58.0, or lock files.
 """
 
 import json
@@ -50,4 +52,8 @@ def main(folder: Path, requirement: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[2].endswith(".lock"):
+        locks = [argument for lock in sys.argv[2:] for argument in ("--requirement", lock)]
+        make(Path(sys.argv[1]), "--require-hashes", *locks)
+    else:
+        main(Path(sys.argv[1]), sys.argv[2])

@@ -331,8 +331,13 @@ def test_what_a_later_driver_measured_counts_and_a_superseded_one_overwrites_not
     manifest.add_metrics(bucket, name, 3, {"accuracy": 0.9, "recall": 0.8})
     assert committed(bucket)[0].metrics == {"accuracy": 0.6, "recall": 0.8}
     saved(bucket, tmp_path, step=20, fencing_token=5)
-    manifest.sweep_metrics(bucket, 2, kept=[])
+    later = "metrics/000005-000002/000005.json"  # of a checkpoint that it has not listed
+    manifest.add_metrics(bucket, "000005-000002", 5, {"accuracy": 0.7})
+    sweep(bucket, 2, ContractCheckpoints(keep=1))
     assert committed(bucket)[0].metrics["accuracy"] == 0.6, "a superseded driver does not know it"
+    assert later in [entry.key for entry in bucket.list("metrics")]
+    sweep(bucket, 5, ContractCheckpoints(keep=1))
+    assert later not in [entry.key for entry in bucket.list("metrics")]
 
 
 @pytest.mark.parametrize(

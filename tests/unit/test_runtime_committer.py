@@ -16,8 +16,7 @@ from trainingrun_runtime.coordinator.checkpoints import UploadedCheckpoint
 from trainingrun_runtime.driver import committer as module
 from trainingrun_runtime.driver.committer import Committer
 from trainingrun_runtime.store import manifest, verification
-from trainingrun_runtime.store.bucket import Bucket
-from trainingrun_runtime.store.entry import Entry
+from trainingrun_runtime.store.bucket import Bucket, Entry
 from trainingrun_runtime.store.manifest import FileDigest, digest_file
 from trainingrun_runtime.store.storage_errors import UnreachableError
 

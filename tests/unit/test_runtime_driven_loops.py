@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from support.session_without_ray import Checkpoint, Run
 from trainingrun_runtime import Session
 from trainingrun_runtime.checkpoints.snapshot import Position
-from trainingrun_runtime.frameworks.driven_loop import DrivenLoop, Ended
+from trainingrun_runtime.frameworks.driven_loop import DrivenLoop, Ended, begin_at
 
 STEPS = 10
 """Of an epoch."""
@@ -186,3 +188,12 @@ def test_a_loop_that_was_left_is_not_begun_again_after_a_loss(run: Run) -> None:
             break
     run.begin(run.end())
     assert list(Session().steps(600)) == []
+
+
+def test_a_loader_that_keeps_its_workers_begins_within_an_epoch_after_they_had_begun_it() -> None:
+    data = TensorDataset(torch.arange(8))
+    loader = DataLoader(data, batch_size=2, num_workers=1, persistent_workers=True)
+    iter(loader)
+    assert begin_at(loader, 0, 3)
+    of_epochs = [[batch[0].tolist() for batch in loader] for _ in range(2)]
+    assert of_epochs == [[[6, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]

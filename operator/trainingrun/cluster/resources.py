@@ -28,7 +28,6 @@ PLURALS: Mapping[tuple[str, str], str] = {
     ("v1", "Pod"): "pods",
     ("v1", "Node"): "nodes",
     ("v1", "Secret"): "secrets",
-    ("v1", "ConfigMap"): "configmaps",
     ("v1", "Event"): "events",
     ("coordination.k8s.io/v1", "Lease"): "leases",
     ("networking.k8s.io/v1", "NetworkPolicy"): "networkpolicies",

@@ -37,8 +37,6 @@ from .work_queue import Key
 
 log = logging.getLogger(__name__)
 
-MOST_TOKENS = 5
-"""Tokens that are tried with one head: one for each of the operator's keys, newest first."""
 SLOW_S = 0.5
 """A head that takes longer to answer is slow."""
 PAUSE_FOR = 5.0
@@ -334,7 +332,7 @@ class Poller:
         self, method: str, url: str, run: _Followed
     ) -> AsyncIterator[aiohttp.ClientResponse | None]:
         """The answer to the first token that the head accepts; None: it accepts none."""
-        tokens = self._tokens_of(run.uid)[:MOST_TOKENS]
+        tokens = self._tokens_of(run.uid)  # one for each of the operator's few keys
         for turn in range(len(tokens)):
             number = (run.token + turn) % len(tokens)
             headers = {"Authorization": f"Bearer {tokens[number]}"}

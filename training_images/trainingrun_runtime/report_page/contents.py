@@ -93,7 +93,6 @@ class Contents:
     marks: list[Mark] = field(default_factory=list)
     times: list[Label] = field(default_factory=list)
     causes: list[Cause] = field(default_factory=list)
-    goodput: int | None = None
     held: list[Cause] = field(default_factory=list)
     """Accelerator seconds, or those of workers."""
     held_unit: str = ""
@@ -195,7 +194,6 @@ def of(
         marks=marks,
         times=times,
         causes=causes,
-        goodput=goodput,
         held=held,
         held_unit=unit,
         money=money,

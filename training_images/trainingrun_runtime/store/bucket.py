@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, S3Store
 
-from .claims import ClaimFiles
+from .claims import ClaimFiles, Entry
 from .clients import (
     CLIENT,
     READS,
@@ -34,7 +34,6 @@ from .clients import (
     requires_client,
     speaks_tls,
 )
-from .entry import Entry
 from .storage_errors import (
     AbsentError,
     StorageError,

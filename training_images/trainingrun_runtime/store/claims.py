@@ -24,13 +24,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV, CLAIMS_FOLDER
 
 from . import mount_errors
-from .entry import Entry
 from .in_time import in_time, require_waiting
 from .storage_errors import LackingError, NotMountedError, StorageError, UnusableError
 
@@ -45,6 +44,15 @@ _STAGED = ".staged-"
 _ABANDONED_S = 3600.0
 """Seconds without a write after which nobody writes a staged file any longer."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Entry(NamedTuple):
+    """An object that exists."""
+
+    key: str
+    """Its name below the folder."""
+    size: int
+    """Bytes."""
 
 
 def folder_of(uri: str) -> tuple[Path, Path]:

@@ -12,7 +12,7 @@ several, the one with the highest token counts.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -278,27 +278,10 @@ def _late_metrics(bucket: Bucket) -> dict[str, dict[str, Any]]:
     return found
 
 
-def sweep_metrics(bucket: Bucket, current_token: int, kept: Iterable[str]) -> None:
-    """Delete the metrics of checkpoints that are gone.
-
-    Args:
-        bucket: The run's folder.
-        current_token: The caller's fencing token. Checkpoints of later ones are not known to it.
-        kept: Names of the manifests that there still are.
-    """
-    known = set(kept)
+def delete_metrics(bucket: Bucket, is_gone: Callable[[str], bool]) -> None:
+    """Delete the metrics of checkpoints that are gone, by the names of their manifests."""
     bucket.delete(
-        entry.key
-        for entry in bucket.list(METRICS_FOLDER)
-        if (name := _name_of_metrics(entry.key)) not in known and token_of(name) <= current_token
-    )
-
-
-def delete_metrics(bucket: Bucket, manifests: Iterable[str]) -> None:
-    """Delete the metrics of these checkpoints, named by their manifests."""
-    gone = set(manifests)
-    bucket.delete(
-        entry.key for entry in bucket.list(METRICS_FOLDER) if _name_of_metrics(entry.key) in gone
+        entry.key for entry in bucket.list(METRICS_FOLDER) if is_gone(_name_of_metrics(entry.key))
     )
 
 

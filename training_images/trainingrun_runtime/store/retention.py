@@ -119,8 +119,12 @@ def sweep(
     left[:] = [*begun, *(m.model_copy(update={"files": {}}) for m in dropped)]
     delete(bucket, dropped, kept)
     gone = {m.key for m in dropped}
-    remaining = [name_of(key) for key, _ in readings if key not in gone]
-    manifest.sweep_metrics(bucket, current_token, remaining)
+    remaining = {name_of(key) for key, _ in readings if key not in gone}
+    manifest.delete_metrics(
+        bucket,
+        # Checkpoints of later drivers are not known to this one.
+        lambda name: name not in remaining and manifest.token_of(name) <= current_token,
+    )
     for folder in _orphans(bucket, current_token, kept, unreadable):
         bucket.delete_folder(folder)
     # Last: one that can never be deleted keeps no other from it.
@@ -174,7 +178,7 @@ def prune(bucket: Bucket, pruning: Pruning) -> None:
         StorageError: The store did not answer. No committed checkpoint is partly deleted.
     """
     delete(bucket, pruning.dropped, {one.path for one in pruning.kept})
-    manifest.delete_metrics(bucket, (one.name for one in pruning.dropped))
+    manifest.delete_metrics(bucket, {one.name for one in pruning.dropped}.__contains__)
 
 
 def delete(bucket: Bucket, dropped: Iterable[Manifest], kept: Collection[str]) -> None:
