@@ -180,3 +180,27 @@ def test_a_batch_sampler_whose_batches_are_dealt_is_told_of_the_epoch(session: S
     for epoch in session.epochs(3):
         list(batches(session, loader))
         assert sampler.epoch == epoch
+
+
+def test_dropout_draws_the_same_in_the_first_step_of_a_resumed_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A loader draws a number as it begins, which is within that step."""
+
+    def train(run: Run, restored: Checkpoint | None = None) -> dict[int, torch.Tensor]:
+        run.begin(restored)
+        loader = a_loader(4)
+        session, found = Session(seed=7), {}
+        for _ in session.epochs(2):
+            for _ in batches(session, loader):
+                found[session.step] = torch.nn.functional.dropout(torch.ones(16))
+        run.end()
+        return found
+
+    run = Run(monkeypatch, tmp_path, every_steps=1)
+    undisturbed = train(run)
+    for step in (2, 4):  # amid an epoch, and at its end
+        (made,) = [each for each in run.checkpoints if each.position.step == step]
+        resumed = train(Run(monkeypatch, tmp_path), made)
+        assert sorted(resumed) == list(range(step, 8))
+        assert all(torch.equal(dropped, undisturbed[at]) for at, dropped in resumed.items())

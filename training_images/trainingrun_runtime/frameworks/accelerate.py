@@ -54,8 +54,12 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
         if callable(set_epoch := getattr(each, "set_epoch", None)):
             set_epoch(session.epoch)
     rest = iter(skip_first_batches(loader, done) if done else loader)
-    for _ in session.steps_of(loader, whole, "batches"):
-        yield next(rest)
+    for step in session.steps_of(loader, whole, "batches"):
+        batch = next(rest)
+        # The loader draws a number when it begins, and so it does in the first step of a resumed
+        # run: that step's dropout would be another one.
+        session._random.begin_step(step, session.epoch)
+        yield batch
 
 
 def _scalers(objects: Mapping[str, Any]) -> dict[str, Any]:

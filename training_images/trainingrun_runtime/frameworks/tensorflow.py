@@ -58,14 +58,17 @@ def fit(
         seed: see `Session`.
         callbacks: of Keras.
         verbose: as in the model's own `fit`.
-        options: everything else that it takes, but `initial_epoch`.
+        options: everything else that it takes, but `initial_epoch` and `steps_per_epoch`.
 
     Raises:
-        ValueError: the model is not one of `tf_keras`, or the number of batches is not known.
+        ValueError: the model is not one of `tf_keras`, or takes several batches in a step; or the
+            number of batches is not known, or `steps_per_epoch` is another one.
     """
     process_group.ensure()
     refuse_other_numbers("fit() of a TensorFlow model")
-    session = Session(seed=seed, model=Variables(model))
+    variables = Variables(model)
+    _refuse_other_steps(model, options)
+    session = Session(seed=seed, model=variables)
     first, done = session.epoch, session.steps_of_epoch
     steps = _Steps(session, epochs)
     every = _CallbacksOfAllEpochs(
@@ -202,6 +205,27 @@ class _CallbacksOfAllEpochs(tf_keras.callbacks.CallbackList):
 
     def on_train_end(self, logs: Any = None) -> None:
         """An epoch ends, and not the training."""
+
+
+def _refuse_other_steps(model: Any, options: Mapping[str, Any]) -> None:
+    """Refuse steps that are not one for each batch of the data: these are left out after a loss.
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    at_once = model.steps_per_execution.numpy().item()
+    if model.autotune_steps_per_execution or at_once != 1:
+        said = repr("auto") if model.autotune_steps_per_execution else at_once
+        raise ValueError(
+            f"the model is compiled with steps_per_execution={said}, so its batches cannot be "
+            "counted, and some would be trained on again after a loss; leave it out"
+        )
+    if (steps := options.get("steps_per_epoch")) is not None:
+        raise ValueError(
+            f"fit(steps_per_epoch={steps}) would train on so many further batches in an epoch "
+            "that was begun before a loss; leave it out, and pass data whose epochs have that "
+            f"length, such as data.take({steps})"
+        )
 
 
 def _length(batches: Any) -> int:

@@ -1,0 +1,65 @@
+"""`fit` of a Keras model that goes on within an epoch, and the steps that it refuses.
+
+Keras is the real one; of the session Ray is a stand-in (`support.session_without_ray`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from support.session_without_ray import Checkpoint, Run
+from trainingrun_runtime.frameworks import process_group
+from trainingrun_runtime.frameworks.tensorflow import fit
+
+BATCHES = 5
+"""Of an epoch."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.setattr(process_group, "ensure", lambda: (0, 1))
+    return Run(monkeypatch, tmp_path, every_steps=1)
+
+
+def trained(run: Run, restored: Checkpoint | None = None, **options: Any) -> Any:
+    """The model of a process, trained for two epochs."""
+    run.begin(restored)
+    tf_keras.utils.set_random_seed(0)
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(3,))])
+    compiled = {key: options.pop(key) for key in ("steps_per_execution",) if key in options}
+    model.compile(optimizer=tf_keras.optimizers.Adam(0.1), loss="mse", **compiled)
+    rows = np.random.default_rng(0).normal(size=(4 * BATCHES, 3)).astype(np.float32)
+    data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(4)
+    fit(model, data, 2, seed=0, **options)
+    run.end()
+    return model
+
+
+@pytest.mark.parametrize("lost_at", [2, BATCHES, BATCHES + 1])
+def test_the_batches_that_are_left_are_trained_on(run: Run, lost_at: int) -> None:
+    whole = trained(run)
+    middle = next(made for made in run.checkpoints if made.position.step == lost_at)
+    resumed = trained(run, middle)
+    assert run.checkpoints[-1].position.step == 2 * BATCHES
+    for ours, theirs in zip(resumed.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("steps_per_execution", 5, "steps_per_execution=5, so its batches cannot be counted"),
+        ("steps_per_execution", "auto", "steps_per_execution='auto', so its batches cannot be"),
+        ("steps_per_epoch", 3, r"fit\(steps_per_epoch=3\) would .* such as data\.take\(3\)"),
+    ],
+)
+def test_steps_that_are_not_one_for_each_batch_are_refused(
+    run: Run, option: str, value: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        trained(run, **{option: value})
+    assert run.session is None
