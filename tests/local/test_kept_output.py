@@ -18,8 +18,8 @@ from support.s3 import CREDENTIALS, S3Server
 from trainingrun.rendering import names
 from trainingrun_protocol.contract import ContractOutput, ContractStorage, RunContract
 from trainingrun_runtime.driver import last_lines
+from trainingrun_runtime.masking import Masking
 from trainingrun_runtime.output import announced, uploader
-from trainingrun_runtime.output.masking import Masking
 from trainingrun_runtime.output.uploader import Uploader
 from trainingrun_runtime.store import kept_output
 from trainingrun_runtime.store.bucket import Bucket

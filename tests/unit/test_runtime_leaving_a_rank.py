@@ -286,3 +286,21 @@ def test_what_a_function_returns_travels_or_is_left_out() -> None:
     assert leaving_a_rank.packed(None) is None
     assert leaving_a_rank.packed((torch.nn.Linear(1, 1), threading.Lock())) is None
     assert leaving_a_rank.unpacked(b"of a module that is not here") is None
+
+
+def test_a_secret_of_the_pod_stays_in_the_rank_whatever_an_error_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sentence goes to the status, to events and webhooks, the traceback to the run's page."""
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
+    try:
+        raise ValueError(f"bad token {os.environ['HF_TOKEN']} at https://me:pw123456@db/x")
+    except ValueError as error:
+        raised = leaving_a_rank.as_text(error)
+    told = classify(WorkerGroupError("", {0: raised}))
+    assert told.message.startswith("rank 0 raised ValueError: bad token *** at https://***@db/x")
+    assert isinstance(raised, RaisedOnRank)
+    shown = f"{told} {raised!r} {raised.text} {raised.trace}"
+    assert "bad token ***" in raised.trace
+    assert "hf_abcdefghijkl" not in shown
+    assert "pw123456" not in shown

@@ -4,7 +4,7 @@ import pytest
 
 from trainingrun.cli.masking import Masking as OfReports
 from trainingrun_protocol.secret_text import is_secret_name
-from trainingrun_runtime.output.masking import Masking as OfOutput
+from trainingrun_runtime.masking import Masking as OfOutput
 
 VALUE = "hunter2-and-more"
 SECRETS = """

@@ -1,19 +1,36 @@
-"""An exception in one line, and ranks in words; a module that loads nothing, for the driver."""
+"""An exception as text, and ranks in words; a module that loads nothing, for the driver.
 
+What an error says of a secret stands in the status, in events and on the run's page otherwise.
+"""
+
+import os
+import traceback
 from collections.abc import Collection
 
 from trainingrun_protocol.wire import encodable
+
+from .masking import Masking
 
 _NAMED = 5
 """Ranks that a sentence names."""
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text, such as UTF-8 can hold; none where it cannot tell it."""
+    """An error's text without secrets, such as UTF-8 can hold; none where it cannot tell it."""
     try:
-        return encodable(str(error)).strip()
+        return without_secrets(str(error)).strip()
     except Exception:
         return ""
+
+
+def trace_of(error: BaseException) -> str:
+    """An error as Python prints it, without secrets, such as UTF-8 can hold."""
+    return without_secrets("".join(traceback.format_exception(error)))
+
+
+def without_secrets(text: str) -> str:
+    """A text without those of this process's environment, such as UTF-8 can hold."""
+    return Masking(os.environ)(encodable(text).encode()).decode()
 
 
 def first_line(error: BaseException) -> str:

@@ -5,7 +5,6 @@ import logging
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,7 +25,7 @@ from trainingrun_protocol.progress import (
 from .. import stacks
 from ..coordinator.checkpoints import Command
 from ..coordinator.coordinator import start_coordinator
-from ..error_text import first_line, in_words, text_of
+from ..error_text import first_line, in_words, text_of, trace_of
 from ..imports import BackgroundImports
 from ..known_errors.remedies import explained
 from ..progress.document import Documents
@@ -98,7 +97,7 @@ def facts_of(rules: Sequence[ContractRule], error: BaseException, message: str) 
 def _traceback(error: BaseException) -> str:
     """Of the error itself, as Python prints it."""
     shown = error.raised if isinstance(error, script.FailedAfterTraining) else error
-    return "".join(traceback.format_exception(shown))
+    return trace_of(shown)
 
 
 class Attempt:

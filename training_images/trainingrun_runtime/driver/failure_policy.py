@@ -18,6 +18,7 @@ from trainingrun_protocol.contract import ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
+from ..error_text import without_secrets
 from ..known_errors.failure_causes import ClassifiedFailure, FailureCause, classify
 from ..ray_internals import nodes
 from ..ray_internals.training import FailureDecision, FailurePolicy
@@ -239,7 +240,9 @@ class AttemptPolicy(FailurePolicy):
         retry: Any = "Always",
         facts: FailureFacts | None = None,
     ) -> None:
-        ended = Failure(kind=kind, message=message, traceback=str(error), retry=retry)
+        ended = Failure(
+            kind=kind, message=message, traceback=without_secrets(str(error)), retry=retry
+        )
         lines: list[str] = []
         if found.ranks:
             source = self._source(found)

@@ -15,7 +15,7 @@ from trainingrun_protocol.secret_text import is_secret_name
 from trainingrun_protocol.wire import encodable
 
 from ..error_text import first_line
-from ..output.masking import MASK, Masking
+from ..masking import MASK, Masking
 from ..store import run_settings
 from ..store.lease import Lease
 from ..store.run_settings import RunSettings

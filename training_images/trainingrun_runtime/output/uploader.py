@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..masking import Masking
 from ..store import kept_output
 from .announced import FOLDER, Announced
-from .masking import Masking
 
 if TYPE_CHECKING:
     from ..store.bucket import Bucket

@@ -20,7 +20,7 @@ from ray.exceptions import RayActorError
 
 from trainingrun_protocol.wire import encodable
 
-from ..error_text import text_of
+from ..error_text import text_of, trace_of
 from ..known_errors import failure_causes, remedies
 from ..known_errors.failure_causes import PeerLost, Preempted, RaisedOnRank, Resized, Suspended
 from ..stacks import own_line, raised_at
@@ -58,10 +58,8 @@ def as_text(error: BaseException) -> BaseException:
     text = text_of(error)
     if not text and place is not None:  # such as a bare assert
         text = linecache.getline(*place).strip()
-    trace = encodable("".join(traceback.format_exception(error))[-_TRACE:])
-    told = RaisedOnRank(
-        type(error).__name__, text, raised_at(error), trace, failure_causes.retry_of(error)
-    )
+    retry, trace = failure_causes.retry_of(error), trace_of(error)[-_TRACE:]
+    told = RaisedOnRank(type(error).__name__, text, raised_at(error), trace, retry)
     remedy = remedies.find(error)
     if remedy is not None:
         told.add_note(remedy.advice)
