@@ -3,6 +3,7 @@
 Lightning is the real one; of the session Ray is a stand-in (`support.session_without_ray`).
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.trainer.connectors.data_connector import _get_distributed_sampler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from support.session_without_ray import Run
@@ -283,28 +285,305 @@ def test_a_training_that_ended_within_an_epoch_goes_on_with_more_steps(
 class Stops(pl.Callback):
     """Calls the session's `stop()` within a step."""
 
-    def __init__(self, session: SessionCallback) -> None:
-        self._session = session
+    def __init__(self, session: SessionCallback, step: int) -> None:
+        self._session, self._step = session, step
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if trainer.global_step == 7:
+        if trainer.global_step == self._step:
             assert self._session.session is not None
             self._session.session.stop()
 
 
 @pytest.mark.parametrize("epochs", [-1, 10])
-def test_the_sessions_stop_ends_the_trainer_too(run: Callable[..., Run], epochs: int) -> None:
+@pytest.mark.parametrize("last", [8, 2 * STEPS])
+def test_the_sessions_stop_ends_the_trainer_too(
+    run: Callable[..., Run], last: int, epochs: int
+) -> None:
     process = run()
     process.begin()
     callback = SessionCallback(seed=0)
-    module = fit(Stops(callback), session=callback, max_epochs=epochs)
-    assert len(module.trained) == 8  # it ends after the next step
+    module = fit(Stops(callback, last - 1), session=callback, max_epochs=epochs)
+    assert len(module.trained) == last  # it ends after the next step
     ended = process.end()
-    assert ended.position.step == 8
+    assert ended.position.step == last
 
     process.begin(ended, another_runs=True)
-    assert fit(max_epochs=2).trained == [3, 4]
-    assert process.end().position.step == 10
+    assert fit(max_epochs=3).trained == [step % STEPS for step in range(last, 3 * STEPS)]
+    assert process.end().position.step == 3 * STEPS
+
+
+@pytest.mark.parametrize("another_runs", [True, False])
+@pytest.mark.parametrize(
+    ("first", "limits"),
+    [
+        ({"max_epochs": 2}, {"max_epochs": 4}),
+        ({"max_epochs": 2}, {"max_steps": 4 * STEPS}),
+        ({"max_steps": 2 * STEPS}, {"max_epochs": 4}),
+    ],
+)
+def test_a_training_that_ended_with_an_epoch_goes_on_with_the_whole_next_one(
+    run: Callable[..., Run],
+    first: dict[str, int],
+    limits: dict[str, int],
+    another_runs: bool,
+) -> None:
+    process = run()
+    process.begin()
+    fit(**first)
+    process.begin(process.end(), another_runs=another_runs)
+    assert fit(**limits).trained == [*range(STEPS), *range(STEPS)]
+    assert process.end().position.step == 4 * STEPS
+
+
+class StopsAt(pl.Callback):
+    """Ends the training in a step, as a callback of the user's may do, or a Timer."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if trainer.global_step == self._step:
+            trainer.should_stop = True
+
+
+@pytest.mark.parametrize("stop", [2, STEPS, STEPS + 2])
+def test_a_training_that_a_callback_has_ended_does_no_step_after_a_loss(
+    run: Callable[..., Run], stop: int
+) -> None:
+    process = run()
+    process.begin()
+    fit(StopsAt(stop), max_epochs=4)
+    ended = process.end()
+    assert ended.position.step == stop
+    last = ended
+    for _ in range(3):
+        process.begin(last)
+        assert fit(StopsAt(stop), max_epochs=4).trained == []
+        last = process.end()
+        assert last.position == ended.position
+
+    process.begin(last, another_runs=True)
+    rest = fit(max_epochs=4).trained
+    assert rest == [step % STEPS for step in range(stop, 4 * STEPS)]
+
+
+def test_a_training_that_is_to_end_with_its_least_epochs_does_so_after_a_loss(
+    run: Callable[..., Run],
+) -> None:
+    process = run(every_steps=STEPS + 1)
+    process.begin()
+    with pytest.raises(Lost):
+        fit(StopsAt(2), Dies(STEPS + 1), min_epochs=2, max_epochs=4)
+    process.begin(process.checkpoints[-1])
+    fit(StopsAt(2), min_epochs=2, max_epochs=4)
+    assert process.end().position.step == 2 * STEPS
+
+
+class Plateau(Model):
+    """Halves its rate at each value of a metric, as if it were never better."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self._config = config
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        scheduler = ReduceLROnPlateau(
+            optimizer, factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"
+        )
+        config = {"scheduler": scheduler, "monitor": "val_loss", **self._config}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+
+def interrupted(
+    run: Callable[..., Run],
+    lost_after: int,
+    module: Callable[[], Model] = Model,
+    callbacks: Callable[[], list[pl.Callback]] = list,
+    **options: Any,
+) -> tuple[Model, Model]:
+    """The models of an undisturbed run, and of one that is lost after so many batches.
+
+    Both end after as many steps.
+    """
+    undisturbed = run()
+    undisturbed.begin()
+    whole = fit(*callbacks(), module=module(), **options)
+    steps = undisturbed.end().position.step
+
+    process = run(every_steps=1)
+    process.begin()
+    with pytest.raises(Lost):
+        fit(*callbacks(), Dies(lost_after), module=module(), **options)
+    process.begin(process.checkpoints[-1])
+    resumed = fit(*callbacks(), module=module(), **options)
+    assert process.end().position.step == steps
+    assert whole.trained[lost_after:] == resumed.trained
+    return whole, resumed
+
+
+@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_steps": 3 * STEPS}])
+@pytest.mark.parametrize("lost_after", [STEPS, STEPS + 2, 2 * STEPS - 1])
+@pytest.mark.parametrize(
+    ("config", "validates"),
+    [
+        pytest.param({}, {}, id="after each epoch"),
+        pytest.param({}, {"val_check_interval": 2}, id="by the last validation within an epoch"),
+        pytest.param(
+            {"interval": "step", "frequency": 2}, {"val_check_interval": 2}, id="each second step"
+        ),
+        pytest.param(
+            {"interval": "step", "frequency": 3}, {"val_check_interval": 2}, id="each third step"
+        ),
+    ],
+)
+def test_a_plateau_of_a_metric_lowers_the_rate_as_often_as_without_a_loss(
+    run: Callable[..., Run],
+    config: dict[str, Any],
+    validates: dict[str, Any],
+    lost_after: int,
+    limits: dict[str, int],
+) -> None:
+    whole, resumed = interrupted(run, lost_after, lambda: Plateau(**config), **limits, **validates)
+    assert rates(resumed) == rates(whole)
+    assert rates(whole)[0] < 0.05
+    assert torch.equal(resumed.layer.weight, whole.layer.weight)
+
+
+def rates(module: Model) -> list[float]:
+    return [group["lr"] for group in module.optimizers().param_groups]
+
+
+@pytest.mark.parametrize("lost_after", range(1, STEPS))
+def test_the_step_of_the_logs_goes_on_where_it_was(
+    run: Callable[..., Run], lost_after: int
+) -> None:
+    whole, resumed = interrupted(run, lost_after, max_epochs=2, val_check_interval=2)
+    logged = [m.trainer.fit_loop.epoch_loop._batches_that_stepped for m in (resumed, whole)]
+    assert logged == [2 * STEPS, 2 * STEPS]
+
+
+def test_early_stopping_knows_the_last_validation_before_a_loss(run: Callable[..., Run]) -> None:
+    def callbacks() -> list[pl.Callback]:
+        return [EarlyStopping("val_loss", patience=2, check_on_train_epoch_end=True)]
+
+    # The step after the last validation of an epoch of 5 is that epoch's last one.
+    interrupted(run, 4, callbacks=callbacks, max_epochs=2, val_check_interval=4)
+
+
+def test_a_metric_of_before_a_loss_is_not_reported_of_the_steps_since(
+    run: Callable[..., Run],
+) -> None:
+    process = run(every_steps=1, rated_by=("val_loss",))
+    process.begin()
+    options: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 4}
+    with pytest.raises(Lost):
+        fit(EarlyStopping("val_loss"), Dies(STEPS + 1), **options)
+    process.begin(process.checkpoints[-1])
+    fit(EarlyStopping("val_loss"), **options)
+    process.end()
+    assert rated(process) == [4, STEPS + 4]
+
+
+class BeginsEpochs(Model):
+    """Notes which epochs begin, and how many batches each step accumulates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+        self.factors: list[int] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append(self.current_epoch)
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        self.factors.append(self.trainer.accumulate_grad_batches)
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_steps": 11}])
+@pytest.mark.parametrize("lost_after", [2, STEPS, STEPS + 2, 2 * STEPS + 4])
+def test_what_an_epoch_begins_with_is_done_again_in_a_resumed_one(
+    run: Callable[..., Run], lost_after: int, limits: dict[str, int]
+) -> None:
+    def callbacks() -> list[pl.Callback]:
+        return [GradientAccumulationScheduler({1: 2})]
+
+    whole, resumed = interrupted(run, lost_after, BeginsEpochs, callbacks, **limits)
+    assert isinstance(whole, BeginsEpochs)
+    assert isinstance(resumed, BeginsEpochs)
+    assert whole.epochs == [0, 1, 2]
+    assert resumed.epochs == whole.epochs[lost_after // STEPS :]
+    assert resumed.factors == whole.factors[lost_after:]
+    assert torch.equal(resumed.layer.weight, whole.layer.weight)
+
+
+def test_max_steps_are_those_of_an_epoch_whose_steps_take_more_batches_than_the_trainer_knew(
+    run: Callable[..., Run],
+) -> None:
+    process = run()
+    process.begin()
+    fit(GradientAccumulationScheduler({0: STEPS}), max_steps=3)
+    assert process.end().position.step == 3
+
+
+@pytest.mark.parametrize(
+    ("callback", "module", "sentence"),
+    [
+        pytest.param(
+            lambda: EarlyStopping("loss_epoch"),
+            lambda: LogsMeans(on_step=True),
+            r"EarlyStopping monitors 'loss_epoch', .*; let it monitor what a validation measures",
+            id="of steps and of the epoch",
+        ),
+        pytest.param(
+            lambda: EarlyStopping("loss"),
+            lambda: LogsMeans(on_step=False),
+            "EarlyStopping monitors 'loss', ",
+            id="of the epoch",
+        ),
+        pytest.param(
+            Timer,
+            lambda: LogsMeans(on_step=False, monitor="loss"),
+            "ReduceLROnPlateau monitors 'loss', ",
+            id="plateau",
+        ),
+        pytest.param(
+            lambda: EarlyStopping("val_loss"),
+            lambda: LogsMeans(on_step=False),
+            None,
+            id="of a validation",
+        ),
+        pytest.param(
+            lambda: EarlyStopping("loss"), lambda: WithLoss("loss"), None, id="of the last step"
+        ),
+    ],
+)
+def test_what_decides_by_a_mean_over_an_epochs_steps_is_advised_about_once(
+    run: Callable[..., Run],
+    callback: Callable[[], pl.Callback],
+    module: Callable[[], Model],
+    sentence: str | None,
+) -> None:
+    process = run()
+    process.begin()
+    fit(callback(), module=module(), max_epochs=3)
+    assert len(process.advice) == (sentence is not None)
+    for advice in process.advice:
+        assert re.match(str(sentence), advice)
+
+
+class LogsMeans(Plateau):
+    """Logs the mean of an epoch's losses."""
+
+    def __init__(self, on_step: bool, monitor: str = "val_loss") -> None:
+        super().__init__(monitor=monitor)
+        self._on_step = on_step
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=self._on_step, on_epoch=True)
+        return loss
 
 
 class Epochs(pl.LightningDataModule):
@@ -326,6 +605,27 @@ class Notes(Model):
         return self.loss(batch)
 
     validation_step = None  # type: ignore[assignment]
+
+
+class KeepsWorkers(pl.LightningDataModule):
+    """A loader whose worker processes stay from epoch to epoch."""
+
+    def train_dataloader(self) -> DataLoader:
+        numbers = torch.arange(STEPS, dtype=torch.float32)[:, None].repeat(1, 4)
+        data = TensorDataset(numbers / 100)
+        return DataLoader(data, batch_size=1, num_workers=1, persistent_workers=True)
+
+
+def test_a_loader_that_keeps_its_workers_begins_in_the_middle_of_an_epoch(
+    run: Callable[..., Run],
+) -> None:
+    process = run(every_steps=STEPS + 2)
+    process.begin()
+    with pytest.raises(Lost):
+        fit(Dies(STEPS + 2), module=Notes(), max_epochs=3, data=KeepsWorkers())
+    process.begin(process.checkpoints[-1])
+    resumed = fit(module=Notes(), max_epochs=3, data=KeepsWorkers())
+    assert resumed.trained == [*range(2, STEPS), *range(STEPS)]
 
 
 @pytest.mark.parametrize("limits", [{"max_epochs": 3}, {"max_steps": 10}])

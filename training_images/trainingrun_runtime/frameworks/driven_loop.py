@@ -235,6 +235,10 @@ def begin_at(loader: Any, epoch: int, batches: int) -> bool:
         return not batches
     # A DataLoader refuses the assignment, since one that is under way would not see it.
     object.__setattr__(loader, "batch_sampler", _FirstLeftOut(loader.batch_sampler, batches))
+    # With persistent workers a loader has one iterator for all epochs, which Lightning's trainer
+    # makes before: it would take the order of the former batch sampler for ever.
+    if loader._iterator is not None:
+        loader._iterator._index_sampler = loader.batch_sampler
     return True
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
     ModelCheckpoint,
     StochasticWeightAveraging,
     WeightAveraging,
@@ -64,6 +66,7 @@ class SessionCallback(Callback):
         self._former: dict[str, Any] = {}
         """Those that a validation has measured of former weights; the trainer keeps them."""
         self._advised = False
+        self._advised_of_means = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The session's checkpoints are the only ones.
@@ -86,6 +89,7 @@ class SessionCallback(Callback):
             require_repeatable(loader)
         refuse_other_numbers("Lightning's loop")
         self.session = session = Session(seed=self._seed, **self._objects(trainer))
+        self._former = dict(trainer.callback_metrics)  # those that were restored
         if session.step:
             trainer.fit_loop.setup_data()  # the loaders of this epoch, where each has its own
             _continue_data(trainer)
@@ -137,6 +141,23 @@ class SessionCallback(Callback):
         ):
             self.session.save()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say once which metrics of a resumed epoch are not those of the whole epoch."""
+        # Each rank has sums of its own, from each step on. In a checkpoint they would have to come
+        # from every rank, and no rank could save the last step for a lost one.
+        if self._loop is None or self._advised_of_means:
+            return
+        self._advised_of_means = True
+        found = [metric.meta for metric in trainer.fit_loop.epoch_loop._results.values()]
+        logged = {n for m in found if m.on_epoch for n in (m.name, m.forked_name(on_step=False))}
+        for name, decides in _monitored(trainer).items():
+            if name in logged:
+                this_worker().advise(
+                    f"{decides} monitors {name!r}, which is made of what all steps of an epoch "
+                    "log, and after a loss within an epoch of the steps since that alone, so the "
+                    "run may end with other weights; let it monitor what a validation measures"
+                )
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """All steps are done."""
         if self._loop is not None:
@@ -180,6 +201,21 @@ class SessionCallback(Callback):
 def _averages(trainer: Trainer) -> list[Any]:
     """The callbacks that average the weights, in a model that their `state_dict` has not."""
     return [callback for callback in trainer.callbacks if isinstance(callback, WeightAveraging)]
+
+
+def _monitored(trainer: Trainer) -> dict[str, str]:
+    """Metrics that decide how the training goes on, and the class that decides by each."""
+    decide: list[tuple[Any, Any]] = [
+        (callback.monitor, callback)
+        for callback in trainer.callbacks
+        if isinstance(callback, EarlyStopping)
+    ]
+    decide += [
+        (config.monitor, config.scheduler)
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau
+    ]
+    return {name: type(thing).__name__ for name, thing in decide}
 
 
 def _refuse_left_out(trainer: Trainer, module: LightningModule) -> None:
@@ -226,7 +262,11 @@ def _refuse_left_out(trainer: Trainer, module: LightningModule) -> None:
 
 
 class _Progress(SmallState):
-    """How far a trainer is in its epochs and batches, and the states of its callbacks."""
+    """How far a trainer is in its epochs and batches, and what decides how it goes on.
+
+    The latter are the states of its callbacks, whether it is to stop, and the metrics that are
+    monitored: a decision may come before the next validation measures them again.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -240,8 +280,11 @@ class _Progress(SmallState):
             for counts in (batches["total"], batches["current"]):
                 counts["ready"] = counts["started"]
             if not batches["current"]["started"]:  # nor has its epoch begun
+                # Where session.stop() has ended the training there, Lightning counts it as done.
+                over = epoch["current"]["processed"] == epoch["current"]["ready"]
+                counted = over and not batches["current"]["processed"]
                 for counts in (epoch["total"], epoch["current"]):
-                    counts["ready"] = counts["started"] = counts["completed"]
+                    counts |= dict.fromkeys(counts, counts["completed"] - counted)
         if self._ended_within_epoch(epoch["current"], batches):
             # Lightning counts that epoch as done; a run that begins here goes on in it.
             for counts in (epoch["total"], epoch["current"]):
@@ -249,27 +292,67 @@ class _Progress(SmallState):
                 counts["completed"] = counts["processed"]
         states = [(callback, callback.state_dict()) for callback in self._callbacks()]
         callbacks = {c.state_key: copy.deepcopy(state) for c, state in states if state}
-        return {"loops": loops, "callbacks": callbacks}
+        # Not the property, which exchanges metrics between the ranks, and all have to read it then.
+        known = self._trainer._logger_connector._callback_metrics
+        metrics = {n: known[n].detach().clone() for n in _monitored(self._trainer) if n in known}
+        should_stop = bool(self._trainer.should_stop)
+        return {
+            "loops": loops,
+            "callbacks": callbacks,
+            "metrics": metrics,
+            "should_stop": should_stop,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        loop = self._trainer.fit_loop
+        loop: Any = self._trainer.fit_loop
         loop.load_state_dict(state["loops"])
-        if not loop.epoch_loop.batch_progress.current.completed:
-            loop.restarting = loop.epoch_loop.restarting = False
+        epoch = loop.epoch_progress
+        within = epoch.current.ready != epoch.current.processed
+        if within:
+            # As of an epoch that begins, for which Lightning calls on_train_epoch_start(): where it
+            # is left out, a GradientAccumulationScheduler leaves the batches of a step at 1.
+            for counts in (epoch.total, epoch.current):
+                counts.started = counts.processed
+            _resume_after_batch(loop.epoch_loop)
+        else:  # the next epoch has all of its batches
+            loop.epoch_loop.batch_progress.reset_on_run()
+            loop.epoch_loop.restarting = False
         loop.update_restart_stage()
+        # While it is set, the epoch's end leaves ReduceLROnPlateau out. The property `restarting`
+        # would set it where there are `max_steps`.
+        loop._restarting = False
+        # Another run's end was its own: a run that begins there trains on.
+        if state.get("should_stop") and this_worker().continues is not None:
+            self._trainer.should_stop = True
+        self._trainer._logger_connector._callback_metrics.update(state.get("metrics", {}))
         for callback in self._callbacks():
             if callback.state_key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.state_key])
 
     def _ended_within_epoch(self, epoch: Any, batches: Any) -> bool:
         """Whether the training has ended before its epoch, as by `max_steps`."""
-        over = epoch["processed"] == epoch["started"] and not batches["is_last_batch"]
+        over = epoch["processed"] == epoch["ready"] and not batches["is_last_batch"]
         done = batches["current"]["completed"]
         return bool(over and 0 < done < self._trainer.num_training_batches)
 
     def _callbacks(self) -> list[Callback]:
         # A ModelCheckpoint names files of its pod, which are gone with it.
         return [c for c in self._trainer.callbacks if not isinstance(c, ModelCheckpoint)]
+
+
+def _resume_after_batch(epoch_loop: Any) -> None:
+    """Have it go on after a batch whose validation, if it has one, is over.
+
+    Lightning's own checkpoints are made in a validation. So it would end that batch once more: it
+    would update ReduceLROnPlateau a second time, or fail where the metric is not measured yet.
+    """
+
+    def reset() -> None:
+        del epoch_loop.reset
+        epoch_loop.reset()  # which would begin with batch 0, were it not restarting
+        epoch_loop._restarting = False
+
+    epoch_loop.reset = reset
 
 
 def _loops(fit_loop: Any) -> dict[str, Any]:
@@ -321,8 +404,11 @@ def _continue_data(trainer: Trainer) -> None:
 def _epochs(trainer: Trainer, session: Session) -> int:
     """Epochs of the whole training, as far as it is known."""
     limit = ENDLESS if trainer.max_epochs in (None, -1) else int(trainer.max_epochs)
-    # Loaders that are made anew may be longer or shorter than that of now.
-    if trainer.max_steps == -1 or trainer.reload_dataloaders_every_n_epochs:
+    # Loaders that are made anew may be longer or shorter than that of now, and so may the steps be.
+    changes = trainer.reload_dataloaders_every_n_epochs or any(
+        isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks
+    )
+    if trainer.max_steps == -1 or changes:
         return limit
     # Those that are over may have had other steps, in the run of the checkpoint.
     first, done = int(trainer.current_epoch), session.step
