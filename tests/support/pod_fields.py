@@ -79,7 +79,7 @@ VALID: list[Any] = [
                         {"name": "data", "mountPath": "/data"},
                         {"name": "shared-memory", "mountPath": "/shm"},
                     ],
-                    "resources": {"limits": {"cpu": 4, "memory": "1e3", "a.b/c": "1"}},
+                    "resources": {"limits": {"cpu": 4, "memory": "4e9", "a.b/c": "1"}},
                 },
                 {
                     "name": "proxy",

@@ -203,7 +203,7 @@ SWEEP_ROWS: list[Row] = [
                 ".concurrency",
                 "must be at most 1000 workers in all, workers.count for each trial",
                 {"workers": {"count": 500}, "sweep": {**_swept(), "concurrency": 2}},
-                {"workers": {"count": 501}, "sweep": {**_swept(), "concurrency": 2}},
+                {"workers": {"count": 501}, "sweep": {**_swept(), "samples": 1, "concurrency": 2}},
             ),
         )
     ],

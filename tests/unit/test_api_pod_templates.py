@@ -31,6 +31,7 @@ def of_workers(template: Any) -> list[str]:
 
 
 RAY = {"name": "ray-worker"}
+PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": False}
 CONTAINER = "spec.workers.podTemplate.spec.containers[0]"
 SPEC = "spec.workers.podTemplate.spec"
 
@@ -158,6 +159,30 @@ SPEC = "spec.workers.podTemplate.spec"
             {"containers": [{**RAY, "ports": [{"containerPort": 65536}]}]},
             f"{CONTAINER}.ports[0].containerPort is 65536; write the number of a port, 1 to 65535",
             id="no port has that number",
+        ),
+        pytest.param(
+            {"containers": [{**RAY, "ports": [{"name": "metrics", "containerPort": 9000}]}]},
+            f'{CONTAINER}.ports[0].name is "metrics"; port 8080 of this container has that name; '
+            "give it another one, or leave it out",
+            id="the name of a port that is rendered",
+        ),
+        pytest.param(
+            {"containers": [{**RAY, "resources": {"limits": {"memory": "1Gi"}}}]},
+            f'{CONTAINER}.resources.limits.memory is "1Gi"; write at least 2Gi as in requests, or '
+            "change requests too",
+            id="a limit below the request",
+        ),
+        pytest.param(
+            {"containers": [{**RAY, "resources": {"requests": {"cpu": 2}}}]},
+            f"{CONTAINER}.resources.requests.cpu is 2; write at most 1 as in limits, or change "
+            "limits too",
+            id="a request above the limit",
+        ),
+        pytest.param(
+            {"containers": [{**RAY, "securityContext": PRIVILEGED}]},
+            f"{CONTAINER}.securityContext.allowPrivilegeEscalation is false; leave it out: a "
+            "container that is privileged has all privileges",
+            id="privileged without privileges",
         ),
         pytest.param(
             {"volumes": [{"name": "a", "nfs": {"server": "b"}}]},
@@ -314,3 +339,55 @@ def test_a_quantity_that_is_taken_is_of_gos_grammar_and_in_its_range(text: str) 
 @pytest.mark.parametrize("text", ["9223372036854775807", "0.1n", "8Ei", "-1", "+.5", "1.", "1E"])
 def test_the_edges_of_a_quantity(text: str) -> None:
     assert pod_schema.is_quantity(text) is (text != "8Ei")
+
+
+def with_resources(**resources: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{**RAY, "resources": resources}]}}
+
+
+def with_gpus(template: Any, every: Any = None) -> list[str]:
+    """What is told of a run whose pods have 4 GPUs each."""
+    run = a_run("workers.podTemplate", template)
+    run["spec"]["workers"] |= {"count": 2, "perPod": 2, "accelerator": {"kind": "nvidia"}}
+    run["spec"]["workers"]["accelerator"]["count"] = 2
+    return problems({**run, "spec": {**run["spec"], "podTemplate": every or {}}})
+
+
+def test_as_many_gpus_are_requested_as_are_the_limit() -> None:
+    (told,) = with_gpus(with_resources(limits={"nvidia.com/gpu": 8}))
+    assert told == (
+        f"{CONTAINER}.resources.limits.nvidia.com/gpu is 8; write 4 as in requests: of this "
+        "resource Kubernetes takes one number"
+    )
+    both = {kind: {"nvidia.com/gpu": "8"} for kind in ("limits", "requests")}
+    assert with_gpus(with_resources(**both)) == []
+    assert with_gpus(with_resources(limits={"nvidia.com/gpu": "4"})) == []
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        pytest.param({"limits": {"memory": "1Gi"}, "requests": {"memory": "1Gi"}}, id="both"),
+        pytest.param({"limits": {"memory": "1Gi"}, "requests": {"memory": None}}, id="no request"),
+        pytest.param({"limits": {"memory": "1Gi"}, "requests": None}, id="no requests"),
+        pytest.param({"limits": {"cpu": "2", "memory": "3Gi"}}, id="larger limits"),
+        pytest.param({"requests": {"cpu": "500m"}}, id="a smaller request"),
+        pytest.param({"limits": {"other.com/device": 1}}, id="another device"),
+    ],
+)
+def test_limits_that_fit_the_requests_are_taken(resources: Any) -> None:
+    assert of_workers(with_resources(**resources)) == []
+
+
+def test_what_two_templates_say_of_one_container_is_looked_at_together() -> None:
+    every = with_resources(requests={"memory": "1Gi"})
+    assert with_gpus(with_resources(limits={"memory": "2Gi"}), every) == []
+    (told,) = with_gpus(with_resources(limits={"memory": "512Mi"}), every)
+    assert told.startswith(f'{CONTAINER}.resources.limits.memory is "512Mi"; write at least 1Gi')
+
+
+def test_a_port_may_take_the_name_of_one_that_is_called_otherwise() -> None:
+    ports = [{"name": "metrics", "containerPort": 9000}, {"name": "old", "containerPort": 8080}]
+    assert of_workers({"spec": {"containers": [{**RAY, "ports": ports}]}}) == []
+    two = {"name": "proxy", "image": "a", "ports": [{"name": "metrics", "containerPort": 9000}]}
+    assert of_workers({"spec": {"containers": [two]}}) == []

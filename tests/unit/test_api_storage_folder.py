@@ -24,6 +24,11 @@ def both(mount: Any = MOUNT, volume: Any = CLAIM) -> dict[str, Any]:
     return template({"ray-head": mount, "ray-worker": mount}, volume)
 
 
+def variable(name: str, value: str = "", field: str = "") -> dict[str, Any]:
+    source = {"valueFrom": {"fieldRef": {"fieldPath": field}}}
+    return {"name": name, **(source if field else {"value": value})}
+
+
 def a_run(uri: str = "file:///data/runs", **spec: Any) -> dict[str, Any]:
     return minimal_run("team-a", storage={"uri": uri}, **spec)
 
@@ -59,6 +64,34 @@ def a_run(uri: str = "file:///data/runs", **spec: Any) -> dict[str, Any]:
             },
             id="two folders of it",
         ),
+        pytest.param(
+            {"podTemplate": both({**MOUNT, "subPathExpr": "$(POD_NAME)"})}, id="by its name"
+        ),
+        pytest.param(
+            {"podTemplate": both({**MOUNT, "subPathExpr": "$(RAY_CLOUD_INSTANCE_ID)"})},
+            id="by its name in KubeRay's variable",
+        ),
+        pytest.param(
+            {
+                "podTemplate": both({**MOUNT, "subPathExpr": "a/$(FOLDER)"}),
+                "training": {
+                    "function": "a:b",
+                    "env": [variable("IP", field="status.podIP"), variable("FOLDER", "on-$(IP)")],
+                },
+            },
+            id="by its address",
+        ),
+        pytest.param(
+            {
+                "podTemplate": template(
+                    {
+                        "ray-head": {**MOUNT, "subPathExpr": "$(TRAININGRUN_NAME)"},
+                        "ray-worker": {**MOUNT, "subPathExpr": "$(TRAININGRUN_UID)"},
+                    }
+                )
+            },
+            id="two folders of it by variables",
+        ),
     ],
 )
 def test_a_folder_that_pods_do_not_share_is_refused(spec: dict[str, Any]) -> None:
@@ -84,6 +117,16 @@ def test_a_folder_that_pods_do_not_share_is_refused(spec: dict[str, Any]) -> Non
         pytest.param(
             {"podTemplate": both(volume={"name": "runs", "nfs": {"server": "a", "path": "/b"}})},
             id="NFS",
+        ),
+        pytest.param(
+            {
+                "podTemplate": both({**MOUNT, "subPathExpr": "$(SPACE)/$(FOLDER)/$$(POD_NAME)"}),
+                "training": {
+                    "function": "a:b",
+                    "env": [variable("SPACE", field="metadata.namespace"), variable("FOLDER", "x")],
+                },
+            },
+            id="a folder by variables that all have alike",
         ),
     ],
 )

@@ -131,3 +131,28 @@ def test_a_source_that_was_not_found_is_never_rendered() -> None:
     status = RunStatus(restored_from=RestoredFrom(uri=FOLDER))
     assert attempt(run.model_copy(update={"status": status}), 1, RenderSettings())
     assert run.metadata.uid == UID
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "is_taken"),
+    [
+        ("pvc://theirs/a", "pvc://ours/b", False),
+        ("pvc://theirs/a", "s3://runs", False),
+        ("pvc://ours/a", "pvc://ours/b", True),
+        ("s3://runs", "pvc://ours/b", True),
+    ],
+)
+def test_a_run_on_a_claim_that_the_pods_do_not_have_is_refused_as_its_folder_is(
+    theirs: str, ours: str, is_taken: bool
+) -> None:
+    teacher = {**OTHER, "spec": {"storage": {"uri": theirs}}}
+    run = a_run(storage={"uri": ours, "restoreFrom": {"run": "teacher"}})
+    plan = reconcile(Observed(run, restore_source=teacher))
+    assert (plan.status.restored_from is not None) is is_taken
+    stalled = in_the_way(plan)
+    assert (stalled.reason == "RestoreSourceMissing") is not is_taken
+    if not is_taken:
+        assert stalled.message.startswith(
+            f"storage.restoreFrom.run is teacher, whose folder {theirs}/teacher-feedbeef must be "
+            "on the claim of storage.uri, which alone the pods have; copy it there"
+        )

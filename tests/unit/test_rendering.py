@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from support.goldens import IMAGE, UID, a_run, rendered
 from trainingrun import rendering
 from trainingrun.api import quantities
+from trainingrun.api.pods_spec import DEVICE_RESOURCES
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.rendering import names, platforms
 from trainingrun_protocol.contract import ContractCode, RunContract
@@ -513,3 +514,19 @@ def test_quantities_are_read_and_rounded_up(quantity: str, number: int):
 def test_what_is_no_quantity_is_refused(quantity: str):
     with pytest.raises(ValueError, match="quantity"):
         quantities.whole(quantity)
+
+
+def test_a_sweep_has_no_pods_for_more_trials_than_there_are():
+    space = [{"name": "lr", "values": [0.1, 0.2, 0.3]}]
+    sweep = {"search": "grid", "metric": "loss", "mode": "min", "concurrency": 8, "space": space}
+    found = cluster(sweep=sweep, workers={"count": 4, "perPod": 2})
+    assert found["workerGroupSpecs"][0]["replicas"] == 6
+    told = contract_of(found).sweep
+    assert told is not None
+    assert told.concurrency == 3
+
+
+@every_platform
+def test_every_platform_calls_its_devices_as_the_check_of_pod_templates_does(platform: str):
+    known = platforms.load(platforms.known_name(platform)).accelerators
+    assert {kind: device.resource for kind, device in known.items()} == DEVICE_RESOURCES

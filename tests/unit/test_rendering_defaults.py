@@ -6,15 +6,17 @@ operator freezes it, is in `tests/apiserver/test_defaults.py`.
 
 import copy
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 
 from support.builders import UID, a_run, at
 from support.reconciled import begins, reconcile, then
+from trainingrun.api.base import Model, inherited
 from trainingrun.api.defaults import FIELDS
 from trainingrun.api.status import RunStatus
-from trainingrun.api.v1alpha1 import RunSpec
+from trainingrun.api.v1alpha1 import IMMUTABLE, RunSpec
 from trainingrun.cluster.parsing import parse
 from trainingrun.reconciling import Observed
 from trainingrun.rendering.defaults import applied, exceeded, resolved, resolved_by_status
@@ -435,3 +437,77 @@ def test_a_run_that_other_defaults_may_repair_looks_at_them_again():
     assert invalid is not None
     assert reconcile(Observed(run, invalid=invalid, repairable=True)).requeue_after_s == 30
     assert reconcile(Observed(run, invalid=invalid)).requeue_after_s is None
+
+
+def begun(run: dict[str, Any], *objects: dict[str, Any], **edited: Any) -> RunSpec:
+    """The spec of a run that has begun with these objects, once it is edited."""
+    now = a_manifest(RunStatus(attempt=1, defaults=applied(run, objects)), **edited)
+    found, invalid = parse(now)
+    assert invalid is None
+    return found.spec
+
+
+def workers_with(**capacity: Any) -> dict[str, Any]:
+    return {"workers": {"count": 2, "capacity": capacity}}
+
+
+SPOT = of_team(workers={"capacity": {"type": "Spot", "fallback": {}}}, **BUCKET)
+"""Of which `fallback` is not in the fields that a run has from it: nothing in it is set."""
+
+
+def test_a_run_that_began_on_spot_stays_there_when_on_demand_is_written_into_it():
+    """The API server takes that as no change: it may be the default of an earlier CRD."""
+    found = begun(a_manifest(), SPOT, **workers_with(type="OnDemand")).workers.capacity
+    assert found.type == "Spot"
+    assert found.fallback is not None
+
+
+@pytest.mark.parametrize("edited", [workers_with(), {"workers": {"count": 2}}], ids=str)
+def test_a_run_that_began_on_demand_stays_there_when_its_line_is_taken_out(edited: Any):
+    run = a_manifest(**workers_with(type="OnDemand"))
+    found = begun(run, SPOT, **edited).workers.capacity
+    assert (found.type, found.fallback) == ("OnDemand", None)
+
+
+def test_the_size_of_the_output_stays_what_the_run_began_with_too():
+    def sized(**output: str) -> dict[str, Any]:
+        return {"storage": {"uri": "s3://mine", "output": output}}
+
+    team = of_team(storage={"output": {"maxSize": "2Mi"}})
+    with_own, without = sized(maxSize="1Gi"), sized()
+    for first, then_, size in ((without, with_own, "2Mi"), (with_own, without, "1Gi")):
+        assert begun(a_manifest(**first), team, **then_).storage.output.max_size == size
+
+
+def test_what_may_change_after_creation_is_the_runs_own_again():
+    team = of_team(failures={"maxRestarts": 7}, **BUCKET)
+    assert begun(a_manifest(), team, failures={"maxRestarts": 3}).failures.max_restarts == 3
+    own = a_manifest(failures={"maxRestarts": 3})
+    assert begun(own, team, failures={}).failures.max_restarts == 7
+
+
+def test_every_inherited_field_that_cannot_change_is_held_or_goes_with_one_that_is():
+    def inherited_paths(model: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for field in model.model_fields.values():
+            here = (*path, field.alias)
+            if field.json_schema_extra is inherited:
+                yield here
+            for each in (field.annotation, *get_args(field.annotation)):
+                if isinstance(each, type) and issubclass(each, Model):
+                    yield from inherited_paths(each, here)
+
+    found = {path for path in inherited_paths(RunSpec) if path[0] in IMMUTABLE}
+    assert {path for path in found if path[:3] != ("workers", "capacity", "fallback")} == {
+        ("workers", "capacity", "type"),
+        ("storage", "output", "maxSize"),
+    }
+
+
+def test_a_limit_counts_the_trials_that_a_sweep_asks_for_as_the_admission_policy_does():
+    space = [{"name": "lr", "values": [0.1]}]
+    sweep = {"samples": 1, "metric": "loss", "mode": "min", "concurrency": 2, "space": space}
+    run = a_manifest(sweep=sweep, **BUCKET)
+    found, invalid = parse(run, applied(run, [of_team(maximum={"workers": 3})]))
+    assert found.spec.total_workers == 2
+    assert invalid is not None
+    assert "workers.count times sweep.concurrency is 4" in invalid

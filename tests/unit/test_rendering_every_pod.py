@@ -260,3 +260,41 @@ def test_every_pod_has_the_claim_and_no_pod_template_takes_it_away():
     for pod in pods():
         assert "trainingrun-claim" not in str(pod)
         assert "fsGroupChangePolicy" not in pod["spec"]["securityContext"]
+
+
+@pytest.mark.parametrize(
+    ("templates", "context"),
+    [
+        ([{"privileged": True}, {}], {"privileged": True}),
+        ([{"privileged": True}, {"privileged": False}], {"allowPrivilegeEscalation": False}),
+        ([{"runAsUser": 5}, {}], {"runAsUser": 5, "allowPrivilegeEscalation": False}),
+    ],
+    ids=["privileged", "not in the end", "not at all"],
+)
+def test_kubernetes_takes_a_privileged_container(
+    templates: list[dict[str, Any]], context: dict[str, Any]
+):
+    """Which may not say as well that it must not get more privileges, as others do."""
+    every, own = (
+        {"spec": {"containers": [{"name": "ray-worker", "securityContext": each}]}}
+        for each in templates
+    )
+    _, workers = pods(podTemplate=every, workers={"podTemplate": own})
+    found = ray_of(workers)["securityContext"]
+    assert found.pop("capabilities") == {"drop": ["ALL"]}
+    assert {**found, **context} == found
+    assert ("allowPrivilegeEscalation" in found) is ("allowPrivilegeEscalation" in context)
+
+
+@pytest.mark.parametrize(
+    ("own", "queue"), [({}, "team-a"), ({"metadata": {"labels": {"queue": "theirs"}}}, "theirs")]
+)
+def test_a_label_of_the_run_is_not_taken_for_the_queue_of_its_pods(own: Any, queue: str):
+    """YuniKorn reads the queue from a label of that name; a podTemplate may mean it."""
+    run = a_run(scheduling={"queue": {"kind": "YuniKorn", "name": "team-a"}}, podTemplate=own)
+    labels = {"queue": "support", "applicationId": "other", "team": "vision"}
+    run = run.model_copy(update={"metadata": run.metadata.model_copy(update={"labels": labels})})
+    for pod in pods_of(rendered(run)[-1]):
+        found = pod["metadata"]["labels"]
+        assert (found["queue"], found["applicationId"]) == (queue, "digits-1")
+        assert found["team"] == "vision"

@@ -207,3 +207,116 @@ def test_a_users_node_affinity_holds_together_with_the_rendered_one():
 def test_a_list_of_the_wrong_shape_is_left_to_the_api_server(wrong: Any):
     merged({"containers": wrong})
     merged({"tolerations": wrong})
+
+
+def of_ray(**container: Any) -> dict[str, Any]:
+    """A pod's spec with this in Ray's container."""
+    return {"spec": {"containers": [{"name": "ray-worker", **container}]}}
+
+
+def ray_of(*templates: dict[str, Any]) -> dict[str, Any]:
+    """Ray's container once each template is merged over those before it."""
+    found = templates[0]
+    for template in templates[1:]:
+        found = merge_pod_template(found, template)
+    (container,) = found["spec"]["containers"]
+    return dict(container)
+
+
+def variables(**values: str) -> dict[str, Any]:
+    return of_ray(env=[{"name": name, "value": value} for name, value in values.items()])
+
+
+@pytest.mark.parametrize(
+    ("base", "overlay", "order"),
+    [
+        pytest.param(
+            {"A": "1", "B": "2"}, {"C": "3", "A": "$(C)"}, ["B", "C", "A"], id="one that is added"
+        ),
+        pytest.param(
+            {"A": "1", "B": "2"}, {"A": "$(B)/x"}, ["B", "A"], id="one that was behind it"
+        ),
+        pytest.param(
+            {"A": "1", "B": "2", "C": "3"},
+            {"A": "$(C)", "B": "$(A)"},
+            ["C", "A", "B"],
+            id="one that is moved itself",
+        ),
+        pytest.param(
+            {"A": "1", "B": "2", "C": "$(B)"}, {"B": "$(A)"}, ["A", "B", "C"], id="one before it"
+        ),
+        pytest.param({"A": "1", "B": "2"}, {"A": "$$(B)"}, ["A", "B"], id="none, by its escape"),
+        pytest.param({"A": "1", "B": "$(A)"}, {"A": "2"}, ["A", "B"], id="none"),
+    ],
+)
+def test_a_variable_comes_behind_those_that_its_value_names(
+    base: dict[str, str], overlay: dict[str, str], order: list[str]
+):
+    """The kubelet knows only what stands before; what names a variable itself stays behind it."""
+    env = ray_of(variables(**base), variables(**overlay))["env"]
+    assert [each["name"] for each in env] == order
+    assert {each["name"]: each["value"] for each in env} == base | overlay
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def selecting(*terms: Any) -> dict[str, Any]:
+    return {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*terms]}}}}}
+
+
+def exists(key: str) -> dict[str, Any]:
+    return {"key": key, "operator": "Exists"}
+
+
+@pytest.mark.parametrize("keep_nulls", [False, True])
+@pytest.mark.parametrize(
+    ("terms", "together"),
+    [
+        pytest.param(
+            [{"matchExpressions": [exists("theirs")], "matchFields": None}],
+            selecting({"matchExpressions": [exists("ours"), exists("theirs")]}),
+            id="with a null, which is a field that is not set",
+        ),
+        pytest.param([], selecting({"matchExpressions": [exists("ours")]}), id="none"),
+    ],
+)
+def test_no_node_selector_term_of_the_users_takes_away_the_rendered_ones(
+    terms: list[Any], together: dict[str, Any], keep_nulls: bool
+):
+    ours = selecting({"matchExpressions": [exists("ours")], "matchFields": None})
+    assert merge_pod_template(ours, selecting(*terms), keep_nulls) == together
+
+
+def test_of_the_ways_to_probe_a_container_the_last_one_counts():
+    """Kubernetes refuses a probe with two of them."""
+    ours = of_ray(readinessProbe={"httpGet": {"path": "/", "port": 1}, "periodSeconds": 5})
+    theirs = of_ray(readinessProbe={"exec": {"command": ["true"]}})
+    assert ray_of(ours, theirs)["readinessProbe"] == {
+        "exec": {"command": ["true"]},
+        "periodSeconds": 5,
+    }
+    changed = ray_of(ours, of_ray(readinessProbe={"httpGet": {"path": "/x"}, "periodSeconds": 1}))
+    assert changed["readinessProbe"] == {"httpGet": {"path": "/x", "port": 1}, "periodSeconds": 1}
+
+
+def test_all_constraints_of_one_topology_are_the_users():
+    def spread(**skew: int) -> list[dict[str, Any]]:
+        return [
+            {"topologyKey": "host", "whenUnsatisfiable": when, "maxSkew": most}
+            for when, most in skew.items()
+        ]
+
+    zone = {"topologyKey": "zone", "maxSkew": 1}
+    ours = {"spec": {"topologySpreadConstraints": [*spread(ScheduleAnyway=1), zone]}}
+    wanted = spread(DoNotSchedule=3, ScheduleAnyway=2)
+    once = merge_pod_template(ours, {"spec": {"topologySpreadConstraints": wanted}})
+    assert once["spec"]["topologySpreadConstraints"] == [zone, *wanted]
+    assert merge_pod_template(once, once) == once
+
+
+def test_one_number_may_be_a_port_of_two_protocols():
+    ours = of_ray(ports=[{"name": "dns", "containerPort": 53, "protocol": "TCP"}])
+    udp = {"containerPort": 53, "protocol": "UDP"}
+    found = ray_of(ours, of_ray(ports=[{"name": "first", "containerPort": 53}, udp]))
+    assert found["ports"] == [{"name": "first", "containerPort": 53, "protocol": "TCP"}, udp]

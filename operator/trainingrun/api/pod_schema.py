@@ -233,14 +233,19 @@ def _quantity(value: Any) -> str:
 
 def is_quantity(text: str) -> bool:
     """Whether Go's `resource.Quantity` can be read from a text and holds the amount."""
+    return amount(text) is not None
+
+
+def amount(text: str) -> Decimal | None:
+    """What a quantity of Go's is in its base unit; None: the text is none, or too large."""
     found = re.fullmatch(QUANTITY, text) if len(text) <= LONGEST_QUANTITY else None
     if found is None:
-        return False
+        return None
     unit = found[3] or ""
     number = Decimal(text[: len(text) - len(unit)])
     # A unit E is one by itself; with digits behind it, it is the beginning of an exponent.
     factor = FACTORS[unit] if unit in FACTORS else Decimal(10) ** int(unit[1:])
-    return abs(number * factor) <= _MOST
+    return number * factor if abs(number * factor) <= _MOST else None
 
 
 _PLAIN: Mapping[str, Callable[[Any], str]] = {
@@ -292,6 +297,13 @@ def _variable(value: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("valueFrom",), f"write one of {names} in it", source)
 
 
+def _privileges(value: Mapping[str, Any]) -> Iterator[Fault]:
+    escalation = value.get("allowPrivilegeEscalation")
+    if value.get("privileged") is True and escalation is False:
+        says = "leave it out: a container that is privileged has all privileges"
+        yield Fault(("allowPrivilegeEscalation",), says, escalation)
+
+
 def _few(value: Mapping[str, Any]) -> Iterator[Fault]:
     for key, terms in value.items():
         if isinstance(terms, list) and len(terms) > MOST_TERMS:
@@ -336,6 +348,7 @@ _ACROSS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Fault]]] = {
     "NodeSelectorRequirement": _requirement,
     "LabelSelectorRequirement": _requirement,
     "EnvVar": _variable,
+    "SecurityContext": _privileges,
     "ContainerPort": _port,
     "HTTPGetAction": _probed_port,
     "TCPSocketAction": _probed_port,

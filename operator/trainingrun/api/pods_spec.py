@@ -25,7 +25,7 @@ from .base import (
     own_variable_cel,
     without_default,
 )
-from .quantities import Quantity, at_least, not_more
+from .quantities import Quantity, at_least, more_cores, not_more, times
 
 RAY_CONTAINERS = ("ray-head", "ray-worker")
 """The containers that run Ray, in the head pod and in a worker pod."""
@@ -260,6 +260,16 @@ class WorkerResources(Model):
     )
 
 
+DEVICE_RESOURCES = {
+    "nvidia": "nvidia.com/gpu",
+    "amd": "amd.com/gpu",
+    "tpu": "google.com/tpu",
+    "gaudi": "habana.ai/gaudi",
+    "neuron": "aws.amazon.com/neuroncore",
+}
+"""What the device plugin of each kind of accelerator calls it, on every platform."""
+
+
 class HeadResources(Model):
     """What the head pod requests and is limited to."""
 
@@ -435,6 +445,15 @@ class Workers(Model):
     """Which kind of node the workers run on."""
     pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged last over the rendered one; containers and env merge by name."""
+
+    @property
+    def pod_resources(self) -> dict[str, str]:
+        """CPU cores and bytes of memory of a pod, with its unit: those of all workers in it."""
+        each = self.resources
+        return {
+            "cpu": more_cores(times(each.cpu, self.per_pod), each.data_cpus or 0),
+            "memory": times(each.memory, self.per_pod),
+        }
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

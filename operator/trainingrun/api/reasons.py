@@ -270,8 +270,10 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         ),
         (
             ConditionReason.RESTORE_SOURCE_MISSING,
-            "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`.",
-            "Create it, or create this run again with the right name or with `restoreFrom.uri`.",
+            "The namespace has no TrainingRun of the name in `storage.restoreFrom.run`, or the "
+            "folder of that run is on a claim that this one does not have.",
+            "Create it, or create this run again with the right name or with `restoreFrom.uri`; "
+            "copy the folder to this run's claim.",
         ),
         (
             ConditionReason.DEFAULTS_UNREADABLE,

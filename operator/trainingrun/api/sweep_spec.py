@@ -133,6 +133,11 @@ class Sweep(Model):
         """Number of trials."""
         return self.samples or prod(len(p.values or ()) for p in self.space)
 
+    @property
+    def trials_at_once(self) -> int:
+        """Number of trials that are trained at once: no more than there are."""
+        return min(self.concurrency, self.trials)
+
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.samples) == (self.search != 'grid')",

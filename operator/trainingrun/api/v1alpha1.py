@@ -21,6 +21,7 @@ from .notify_spec import MOST_RECEIVERS, Receiver
 from .pod_schema import MOST_FAULTS
 from .pods_spec import (
     CLAIM_VOLUME,
+    DEVICE_RESOURCES,
     HEAD_PORTS,
     RAY_CONTAINERS,
     WORKER_PORTS,
@@ -179,7 +180,7 @@ class RunSpec(Model):
         Rule(
             "!has(self.sweep) || self.sweep.concurrency * self.workers.count <= 1000",
             "must be at most 1000 workers in all, workers.count for each trial; lower one of them",
-            lambda spec: spec.total_workers <= 1000,
+            lambda spec: spec.sweep is None or spec.sweep.concurrency * spec.workers.count <= 1000,
             "sweep.concurrency",
         ),
         Rule(
@@ -226,7 +227,11 @@ class RunSpec(Model):
             "podTemplate",
             lambda spec: (
                 not spec.storage.uri.startswith("file:")
-                or pod_references.share(spec.pods, spec.storage.uri.removeprefix("file://"))
+                or pod_references.share(
+                    spec.pods,
+                    spec.storage.uri.removeprefix("file://"),
+                    [variable.to_dict() for variable in spec.training.env],
+                )
             ),
             "storage.uri",
         ),
@@ -278,8 +283,13 @@ class RunSpec(Model):
         head, worker = RAY_CONTAINERS
         claim = (CLAIM_VOLUME,) if self.storage.claim else ()
         volumes = ("shared-memory", *script, *claim)
-        of_head = pod_references.Pod(head, worker, ("tokens", *volumes), tuple(HEAD_PORTS))
-        of_worker = pod_references.Pod(worker, head, volumes, tuple(WORKER_PORTS))
+        accelerator, each = self.workers.accelerator, self.workers.pod_resources
+        if accelerator is not None:
+            devices = accelerator.count * self.workers.per_pod
+            each[DEVICE_RESOURCES[accelerator.kind]] = str(devices)
+        heads = self.head.resources.to_dict()
+        of_head = pod_references.Pod(head, worker, ("tokens", *volumes), HEAD_PORTS, heads)
+        of_worker = pod_references.Pod(worker, head, volumes, WORKER_PORTS, each)
         common = (("podTemplate",), self.pod_template)
         return [
             (of_head, [common, (("head", "podTemplate"), self.head.pod_template)]),
@@ -289,7 +299,7 @@ class RunSpec(Model):
     @property
     def total_workers(self) -> int:
         """Workers of all trials that are trained at once; without a sweep the world size."""
-        return self.workers.count * (self.sweep.concurrency if self.sweep else 1)
+        return self.workers.count * (self.sweep.trials_at_once if self.sweep else 1)
 
     @property
     def trials(self) -> int | None:

@@ -189,7 +189,7 @@ def _sweep(run: TrainingRun) -> ContractSweep | None:
         asha=sweep.scheduler == "ASHA",
         perturbation_interval=sweep.perturbation_interval,
         library=sweep.search if sweep.search == "Optuna" else None,
-        concurrency=sweep.concurrency,
+        concurrency=sweep.trials_at_once,
         max_hangs=run.spec.failures.max_hangs,
         max_losses=run.spec.failures.max_preemptions,
         space=[ContractParameter.model_validate(p.to_dict()) for p in sweep.space],

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from ..api.budget_spec import RunBudget
 from ..api.defaults import FIELDS, AppliedDefaults, DefaultsSource, FieldTree, Maximum
+from ..api.pods_spec import Capacity
+from ..api.storage_spec import Output
 from ..api.v1alpha1 import KUEUE_QUEUE, RunSpec
 from .merge import merge_pod_template
 
@@ -34,6 +36,13 @@ _TOGETHER: Mapping[Path, tuple[str, ...]] = {
 """Fields beside a field that are from the level that sets it."""
 
 _POD_TEMPLATE = ("podTemplate",)
+
+_HELD: Mapping[Path, Any] = {
+    ("workers", "capacity", "type"): Capacity.model_fields["type"].default,
+    ("storage", "output", "maxSize"): Output.model_fields["max_size"].default,
+}
+"""Fields that cannot change after creation, with what is built in. That may be written or left out
+later, since the CRD has no default of them; see `_as_begun`. A fallback goes with the type."""
 
 
 def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
@@ -53,7 +62,8 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
     merged: Mapping[str, Any] = {}
     for spec in reversed(specs):
         merged = _over(merged, spec)
-    used = _mapping(resolved(run, AppliedDefaults(sources=[], spec=dict(merged))).get("spec"))
+    own = run.get("spec")
+    used = _resolved(own, merged) if isinstance(own, Mapping) else {}
     sources = [
         DefaultsSource(
             kind=each["kind"],
@@ -87,7 +97,40 @@ def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
     own = run.get("spec")
     if defaults is None or not isinstance(own, Mapping):
         return run
-    spec = _over(defaults.spec, own)
+    return {**run, "spec": _resolved(_as_begun(own, defaults), defaults.spec)}
+
+
+def _as_begun(own: Mapping[str, Any], defaults: AppliedDefaults) -> Mapping[str, Any]:
+    """A run's own spec as it was when its defaults were found, in the fields of `_HELD`."""
+    taken = {field for source in defaults.sources for field in source.fields}
+    for path, built_in in _HELD.items():
+        if ".".join(path) in taken:
+            own = _with(own, path, None)
+        elif _at(own, path) is None and _at(defaults.spec, path) is not None:
+            own = _with(own, path, built_in)
+    return own
+
+
+def _at(spec: Mapping[str, Any], path: Path) -> Any:
+    for name in path[:-1]:
+        spec = _mapping(spec.get(name))
+    return spec.get(path[-1])
+
+
+def _with(spec: Mapping[str, Any], path: Path, value: Any) -> Mapping[str, Any]:
+    """A spec with another value of a field; None: without one."""
+    name, *rest = path
+    if rest:
+        below = spec.get(name)
+        if below is not None and not isinstance(below, Mapping):
+            return spec  # which is refused
+        value = _with(below or {}, tuple(rest), value)
+    return {**spec, name: value}
+
+
+def _resolved(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's own spec over that of its defaults."""
+    spec = _over(defaults, own)
     # A part of what is optional is for runs that have it: by itself it would be refused.
     if own.get("budget") is None and "amount" not in _mapping(spec.get("budget")):
         spec.pop("budget", None)
@@ -95,7 +138,7 @@ def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
     own_queue = _mapping(own.get("scheduling")).get("queue")
     if own_queue is None and not {"kind", "name"} <= queue.keys():
         spec = _without_queue(spec)
-    return {**run, "spec": spec}
+    return spec
 
 
 def resolved_by_status(run: Object) -> Object:
@@ -138,9 +181,10 @@ def exceeded(spec: RunSpec, defaults: AppliedDefaults | None) -> list[str]:
 
 
 def _exceeded(spec: RunSpec, most: Maximum, whose: str) -> Iterator[str]:
-    if most.workers is not None and spec.total_workers > most.workers:
+    workers = _asked_workers(spec)
+    if most.workers is not None and workers > most.workers:
         field = "workers.count times sweep.concurrency" if spec.sweep else "workers.count"
-        yield f"spec.{field} is {spec.total_workers}; {whose} allows at most {most.workers} workers"
+        yield f"spec.{field} is {workers}; {whose} allows at most {most.workers} workers"
     wanted = _accelerators(spec)
     if most.accelerators is not None and wanted > most.accelerators:
         yield (
@@ -166,9 +210,16 @@ def _exceeded(spec: RunSpec, most: Maximum, whose: str) -> Iterator[str]:
         )
 
 
+def _asked_workers(spec: RunSpec) -> int:
+    """As written: a sweep has fewer where there are fewer trials, which the chart's policy, that
+    says the same, does not count.
+    """
+    return spec.workers.count * (spec.sweep.concurrency if spec.sweep else 1)
+
+
 def _accelerators(spec: RunSpec) -> int:
     each = spec.workers.accelerator.count if spec.workers.accelerator else 0
-    return each * (spec.total_workers + spec.workers.standby * spec.workers.per_pod)
+    return each * (_asked_workers(spec) + spec.workers.standby * spec.workers.per_pod)
 
 
 def within_limits(spec: RunSpec, defaults: AppliedDefaults | None) -> RunSpec:

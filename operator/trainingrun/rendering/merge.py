@@ -1,9 +1,10 @@
 """How a podTemplate is merged over what is rendered.
 
 As Kubernetes' own strategic merge: maps merge by key, null removes a key, lists of named things
-merge by name, any other list replaces. Three differences, because losing what is rendered would
-break the run: tolerations and envFrom are added, pod affinity terms are added, and node selector
-terms must hold together with the rendered ones.
+merge by name, any other list replaces, and of the ways to probe a container the last one counts.
+Three differences, because losing what is rendered would break the run: tolerations and envFrom are
+added, pod affinity terms are added, and node selector terms must hold together with the rendered
+ones.
 
 Nothing is refused here: what has the wrong shape replaces what was rendered, and the API server
 then says what is wrong with it.
@@ -11,6 +12,8 @@ then says what is wrong with it.
 
 from collections.abc import Mapping
 from typing import Any
+
+from trainingrun_protocol.variable_references import with_variables
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -21,10 +24,21 @@ _MERGE_KEYS = {
     "imagePullSecrets": "name",
     "hostAliases": "ip",
 }
-"""Lists whose items are merged with the item of the same key."""
+"""Lists whose items are merged with the item of the same key; ports, of the same protocol too."""
 
-_REPLACE_KEYS = {"env": "name", "volumes": "name", "topologySpreadConstraints": "topologyKey"}
+_REPLACE_KEYS = {"env": "name", "volumes": "name"}
 """Lists whose items are replaced whole: two kinds of value or of volume in one are refused."""
+
+_REPLACE_ALL_KEYS = {"topologySpreadConstraints": "topologyKey"}
+"""Lists in which several items may have one key: all those of the base are replaced by all those of
+the overlay."""
+
+_HANDLED = {"livenessProbe", "readinessProbe", "startupProbe", "postStart", "preStop"}
+_HANDLERS = {"exec", "grpc", "httpGet", "sleep", "tcpSocket"}
+"""Ways to do what is in `_HANDLED`, of which Kubernetes takes one."""
+
+_MOVED = object()
+"""In the place of an item that is further back now."""
 
 _MOST_PAIRS = 2560
 """Of node selector terms: ten that are rendered, with those of two templates of
@@ -83,7 +97,10 @@ def _copy(value: Any) -> Any:
 def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
     if isinstance(overlay, Mapping):
         # An empty base still drops the overlay's nulls: they mean "no such key".
-        return merge(base if isinstance(base, Mapping) else {}, overlay, keep_nulls)
+        below = base if isinstance(base, Mapping) else {}
+        if field in _HANDLED and any(overlay.get(handler) is not None for handler in _HANDLERS):
+            below = {key: item for key, item in below.items() if key not in _HANDLERS - {*overlay}}
+        return merge(below, overlay, keep_nulls)
     if not (isinstance(base, list) and isinstance(overlay, list)):
         return _copy(overlay)
     if field in _ADDED:
@@ -95,40 +112,67 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
         return _by_key(base, overlay, _MERGE_KEYS[field], keep_nulls)
     if field in _REPLACE_KEYS:
         return _by_key(base, overlay, _REPLACE_KEYS[field])
+    if field in _REPLACE_ALL_KEYS:
+        key = _REPLACE_ALL_KEYS[field]
+        names = {_name(item, key) for item in overlay} - {None}
+        return _copy([*(item for item in base if _name(item, key) not in names), *overlay])
     return _copy(overlay)
 
 
 def _by_key(
     base: list[Any], overlay: list[Any], key: str, keep_nulls: bool | None = None
 ) -> list[Any]:
-    """Items of one key merged, or (`keep_nulls` is None) replaced whole."""
+    """Items of one key merged, or (`keep_nulls` is None) replaced whole, at their places.
+
+    A variable whose value names one that is further back comes behind that: in front of it,
+    `$(NAME)` would stay as it is.
+    """
     result = [_copy(item) for item in base]
     places = {_name(item, key): place for place, item in enumerate(result)}
+    last = dict(places)
     for item in overlay:
         name = _name(item, key)
         place = places.get(name) if name is not None else None
-        if place is None:
-            result.append(_copy(item))
+        if place is not None and keep_nulls is not None:
+            result[place] = merge(result[place], item, keep_nulls)
+        elif place is not None and not _names_one_behind(item, place, last):
+            result[place] = _copy(item)
         else:
-            result[place] = (
-                _copy(item) if keep_nulls is None else merge(result[place], item, keep_nulls)
-            )
-    return result
+            if place is not None:
+                result[place] = _MOVED
+                places[name] = len(result)
+            last[name] = len(result)
+            result.append(_copy(item))
+    return [item for item in result if item is not _MOVED]
 
 
-def _name(item: Any, key: str) -> str | int | None:
+def _names_one_behind(item: Mapping[str, Any], place: int, last: Mapping[Any, int]) -> bool:
+    """Whether the value of a variable at a place names one whose place is further back."""
+    value = item.get("value")
+    if not isinstance(value, str) or "$(" not in value:
+        return False
+    behind = {name: "" for name, at in last.items() if at > place}
+    return with_variables(value, behind) != with_variables(value, {})
+
+
+def _name(item: Any, key: str) -> str | int | tuple[int, str] | None:
     """What an item of a list goes by; None: it has no name that another one could have."""
     name = item.get(key) if isinstance(item, Mapping) else None
+    if key == "containerPort" and isinstance(name, int):
+        return name, str(item.get("protocol") or "TCP")
     return name if isinstance(name, str | int) else None
 
 
 def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
     """Terms are alternatives, so all of both lists hold where every pair does."""
+    base, overlay = ([_without_nulls(term) for term in terms] for terms in (base, overlay))
     terms = [*base, *overlay]
     if len(base) * len(overlay) > _MOST_PAIRS:
         return [_copy(term) for term in terms]  # more than a podTemplate may have, so refused
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
+    if not overlay:
+        return [_copy(term) for term in base]
     found = []
     for theirs in overlay:
         if any(_holds(theirs, ours) for ours in base):
@@ -136,6 +180,12 @@ def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
         else:
             found += [_joined(ours, theirs) for ours in base]
     return found
+
+
+def _without_nulls(term: Any) -> Any:
+    if not isinstance(term, Mapping):
+        return term
+    return {field: expressions for field, expressions in term.items() if expressions is not None}
 
 
 def _holds(term: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> bool:

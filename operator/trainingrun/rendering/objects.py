@@ -4,7 +4,7 @@ A pod is `templates/pod.yaml.j2`, then the user's podTemplate, then what follows
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainingrun_protocol.contract import (
@@ -16,7 +16,7 @@ from trainingrun_protocol.contract import (
 )
 
 from ..api.pods_spec import CLAIM_VOLUME, HEAD_PORTS, WORKER_PORTS
-from ..api.quantities import more_cores, times, whole
+from ..api.quantities import times, whole
 from ..api.training_spec import ScriptSource
 from ..api.v1alpha1 import TrainingRun
 from . import environments, names, platforms, scheduling
@@ -234,11 +234,7 @@ def _worker(
     """A worker pod's template: with the resources of all workers in the pod."""
     platform = platforms.load(settings.platform)
     workers = run.spec.workers
-    each = workers.resources
-    resources = {
-        "cpu": more_cores(times(each.cpu, workers.per_pod), each.data_cpus or 0),
-        "memory": times(each.memory, workers.per_pod),
-    }
+    resources = workers.pod_resources
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     if placement.capacity != "OnDemand":
@@ -350,8 +346,12 @@ def _pod(
         **values,
     )
     merged = merge_pod_template(rendered, names.inherited_metadata(run))
-    for template in (_common(run, role), overlay):
+    # Again: the run may have a label of its own that is called as the queue's.
+    merged = merge(merged, {"metadata": {"labels": queue.pod_labels}})
+    templates = (_common(run, role), overlay)
+    for template in templates:
         merged = merge_pod_template(merged, template)
+    _let_be_privileged(merged, container, templates)
     # Not even the user's podTemplate changes these: by the labels the operator finds the pod and
     # the NetworkPolicy guards it, and without the annotation KubeRay replaces the image's entry.
     own = {"labels": labels, "annotations": {"ray.io/overwrite-container-cmd": "true"}}
@@ -384,6 +384,37 @@ def _common(run: TrainingRun, role: str) -> Mapping[str, Any]:
         if not isinstance(found, Mapping) or found.get("name") != other
     ]
     return {**template, "spec": {**spec, "containers": kept}}
+
+
+def _let_be_privileged(
+    pod: Mapping[str, Any], container: str, templates: Sequence[Mapping[str, Any]]
+) -> None:
+    """Take out what is rendered of privilege escalation where a container is to be privileged.
+
+    Kubernetes refuses `allowPrivilegeEscalation: false` beside `privileged: true`.
+
+    Args:
+        pod: The template after the merge.
+        container: Name of Ray's container.
+        templates: The podTemplates that were merged; what one of them says of it stays.
+    """
+    field = "allowPrivilegeEscalation"
+    if any(field in own for each in templates for own in _security_contexts(each, container)):
+        return
+    for merged in _security_contexts(pod, container):
+        if merged.get("privileged") is True:
+            merged.pop(field, None)
+
+
+def _security_contexts(template: Mapping[str, Any], container: str) -> Iterator[dict[str, Any]]:
+    """Those of the containers of a name, at most one unless the API server refuses the pod."""
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    for found in containers if isinstance(containers, list) else ():
+        if isinstance(found, Mapping) and found.get("name") == container:
+            context = found.get("securityContext")
+            if isinstance(context, dict):
+                yield context
 
 
 def _complete(

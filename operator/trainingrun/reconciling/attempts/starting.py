@@ -7,6 +7,7 @@ is therefore the attempt that was just begun.
 from ... import rendering
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import MOST_ATTEMPTS, Attempt, RestoredFrom
+from ...api.storage_spec import OTHER_CLAIM, claim_of
 from ...rendering import names
 from ...rendering.defaults import names_storage
 from .. import pod_status
@@ -154,7 +155,8 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
     What a name stands for is decided once, before the first attempt: the other TrainingRun may then
     be deleted, or created again, without effect on this run.
     """
-    wanted = context.run.spec.storage.restore_from
+    storage = context.run.spec.storage
+    wanted = storage.restore_from
     if wanted is None or draft.status.restored_from is not None:
         return None
     uri = wanted.uri or _folder_of_run(context)
@@ -167,16 +169,20 @@ def find_restore_source(context: ReconcileContext, draft: StatusDraft) -> Findin
             else "which has no storage.uri until it begins; wait for it, or write the folder of "
             "another run in restoreFrom.uri"
         )
-        return Findings(
-            blocker=Blocker(
-                ConditionReason.RESTORE_SOURCE_MISSING,
-                f"storage.restoreFrom.run is {wanted.run}, {why}",
-            ),
-            requeue_within_s=context.settings.poll_s,
-        )
+        return _without_source(context, wanted.run, why)
+    if wanted.run is not None and claim_of(uri) not in (None, storage.claim):
+        return _without_source(context, wanted.run, f"whose folder {uri} {OTHER_CLAIM}")
     source = RestoredFrom(uri=uri.rstrip("/"))
     # Only written now: an attempt whose RayJob exists must find the folder in the status.
     return Findings(status={"restored_from": source}, requeue_within_s=0)
+
+
+def _without_source(context: ReconcileContext, run: str | None, why: str) -> Findings:
+    message = f"storage.restoreFrom.run is {run}, {why}"
+    return Findings(
+        blocker=Blocker(ConditionReason.RESTORE_SOURCE_MISSING, message),
+        requeue_within_s=context.settings.poll_s,
+    )
 
 
 def _folder_of_run(context: ReconcileContext) -> str | None:
