@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import signal
+import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from trainingrun.local.attempts import (
 from trainingrun.local.display import Display, beyond_memory
 from trainingrun.local.folder import Folder, latest
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
-from trainingrun.local.ray_nodes import LocalRay
+from trainingrun.local.ray_nodes import LocalRay, Node, Preemption
 from trainingrun.local.run import _Loop, _terminable
 from trainingrun.rendering import RenderSettings, contract
 from trainingrun_protocol.contract import PROGRESS_FILE, SUSPEND_FILE
@@ -381,14 +382,19 @@ def test_a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_nohup_says_n
         signal.raise_signal(signal.SIGHUP)
 
 
-def test_a_second_sigterm_is_no_second_ctrl_c() -> None:
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_once_a_run_saves_only_ctrl_c_stops_it_at_once(hang_up, first: signal.Signals) -> None:
+    hang_up(signal.SIG_DFL)
     with _terminable():
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-        try:  # of `timeout`, or of another who suspends the run
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(first)
+        try:  # of `timeout`, of another who suspends the run, or of a terminal that is closed
+            for kind in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
+                signal.raise_signal(kind)
         except KeyboardInterrupt:
             pytest.fail("the run is stopped without a checkpoint")
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_second_ctrl_c_says_that_no_checkpoint_is_saved_and_what_continues(
@@ -424,6 +430,112 @@ def test_a_second_ctrl_c_says_that_no_checkpoint_is_saved_and_what_continues(
     )
     (condition,) = latest("digits", tmp_path)["status"]["conditions"]
     assert condition["message"] == "attempt 1 was stopped, without a last checkpoint"
+
+
+DONE = Progress(attempt=1, state=RunState.SUCCEEDED, result=ProgressResult(metrics={}))
+
+
+class Trains:
+    """A driver whose documents a test gives; it saves a checkpoint when it is asked to end."""
+
+    def __init__(self, documents: Iterator[Progress]) -> None:
+        self._documents = documents
+        self._last: Progress | None = None
+        self.exit_code: int | None = None
+        self.asked: list[str] = []
+
+    def progress(self) -> Progress | None:
+        self._last = next(self._documents, self._last)
+        if self._last is not None and self._last.result is not None:
+            self.exit_code = DONE_EXIT_CODE
+        return self._last
+
+    def suspend(self, _wait_s: float) -> bool:
+        self.asked.append("save")
+        return True
+
+    def kill(self) -> None:
+        self.asked.append("kill")
+
+    def ranks(self) -> int:
+        return 0
+
+    def printed(self) -> str:
+        return ""
+
+
+@pytest.fixture
+def trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., _Loop]]:
+    """A run with this driver, on a Ray of which a node dies between any two documents."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+
+    class Dying(LocalRay):
+        running, head = True, SimpleNamespace(alive=True)  # type: ignore[assignment]
+
+        def _start_node(self, name: str, _arguments: list[str], devices: tuple[str, ...]) -> Node:
+            return Node(name, self._state_of(name), ended, devices)
+
+    monkeypatch.setattr("trainingrun.local.run._POLL_S", 0)
+    monkeypatch.setattr(processes, "kill", lambda *_processes: None)
+    with Dying(tmp_path / "logs", {}, {"CPU": 1}) as ray:
+        ray.add_worker()
+
+        def loop(driver: Trains) -> _Loop:
+            monkeypatch.setattr("trainingrun.local.run.Driver", lambda *_arguments: driver)
+            folder = Folder.prepare(a_run(), tmp_path, False)
+            display = Display(Console(file=io.StringIO()), "one")
+            return _Loop(folder, contract(folder.run, 1, RenderSettings()), ray, display, Options())
+
+        yield loop
+
+
+def test_nodes_that_die_without_a_newer_checkpoint_end_a_run_once_its_last_step_is_saved(
+    trains: Callable[..., _Loop], tmp_path: Path
+) -> None:
+    driver = Trains(iter([*[Progress(attempt=1)] * 60, DONE]))
+    with pytest.raises(LocalError) as ended:
+        trains(driver).run_attempts()
+    assert str(ended.value) == (
+        "21 nodes died by themselves without a newer checkpoint; see that there is enough memory, "
+        f"and the log of the last one, {tmp_path}/logs/local-21.log; a checkpoint is saved, and "
+        f"--resume continues in {tmp_path}"
+    )
+    assert driver.asked == ["save", "kill"]
+
+
+def test_nodes_that_die_between_checkpoints_end_no_run_however_many_they_are(
+    trains: Callable[..., _Loop],
+) -> None:
+    saved = [LastCheckpoint(uri="file:///x", step=n // 15, time=1.0) for n in range(15, 60)]
+    documents = [Progress(attempt=1, step=one.step, checkpoint=one) for one in saved]
+    loop = trains(Trains(iter([*documents, DONE])))
+    assert loop.run_attempts() == DONE
+    assert [node.name for node in loop.ray.workers] == ["local-47"], "46 have died"
+
+
+@pytest.mark.parametrize("devices", [(), ("0",)], ids=["CPUs", "GPUs"])
+@pytest.mark.parametrize("polls", [1, 2], ids=["after the notice", "after the SIGTERM"])
+def test_a_preempted_node_is_not_replaced_in_a_cluster_that_was_started_anew(
+    tmp_path: Path, polls: int, devices: tuple[str, ...]
+) -> None:
+    def node(name: str) -> Node:
+        process: Any = SimpleNamespace(poll=lambda: -signal.SIGKILL, terminate=lambda: None)
+        return Node(name, tmp_path, process, devices)
+
+    started = []
+    ray: Any = SimpleNamespace(
+        workers=(node("local-1"),), add_worker=lambda: started.append("local"), remove=lambda _: ()
+    )
+    preemption = Preemption(ray, 0)
+    for _ in range(polls):
+        preemption.poll(0)
+    started.clear()
+    ray.workers = (node("local-3"),)
+    for _ in range(3):
+        preemption.poll(0)
+    assert started == []
+    assert preemption.done
 
 
 LINEAR = """
@@ -590,6 +702,19 @@ def test_a_search_path_of_the_run_joins_those_of_its_script_and_of_the_shell() -
     plain = machine.search_paths(None, {}, {})
     assert "" not in plain["PYTHONPATH"].split(":"), "that would be the working directory"
     assert "LD_LIBRARY_PATH" not in plain
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_packages_are_found_where_python_looks_last_also_by_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    """In front, a package would be taken for the module of its name, of the shell or of Python."""
+    root = site.getsitepackages()[0] if installed else str(tmp_path)
+    spec = SimpleNamespace(submodule_search_locations=[f"{root}/trainingrun"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _module: spec)
+    places = machine.search_paths(None, {}, {"PYTHONPATH": "/shell"})["PYTHONPATH"].split(":")
+    of_project = [] if installed else [root, root]
+    assert places == [str(Path.cwd()), *of_project, "/shell"]
 
 
 def restoring(

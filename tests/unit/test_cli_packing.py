@@ -128,6 +128,47 @@ def test_a_tracked_file_whose_folder_became_a_link_to_elsewhere_is_named(
         pack(folder)
 
 
+@pytest.mark.parametrize("tracked", [True, False], ids=["tracked", "untracked"])
+@pytest.mark.parametrize("left_out", [".env", "data/large.bin", ".git/config"])
+def test_a_link_does_not_send_what_is_left_out_of_the_code(
+    folder: Path, left_out: str, tracked: bool
+) -> None:
+    (folder / ".env").write_text("TOKEN=hunter2")
+    (folder / ".gitignore").write_text("data/\n.env\n")
+    git(folder, "init")
+    (folder / "lib/settings").symlink_to(f"../{left_out}")
+    if tracked:
+        git(folder, "add", "lib/settings")
+    with pytest.raises(RunError) as refused:
+        pack(folder)
+    assert str(refused.value) == (
+        f"{folder}/lib/settings is a link to {folder}/{left_out}, which is left out of the code; "
+        "remove the link, or replace it by the file if that may be uploaded to the bucket"
+    )
+
+
+def test_a_link_to_a_secret_is_packed_if_git_tracks_what_it_leads_to(folder: Path) -> None:
+    (folder / "test.pem").write_text("of a test")
+    (folder / "lib/certificate").symlink_to("../test.pem")
+    git(folder, "init")
+    git(folder, "add", "lib/certificate")
+    with pytest.raises(RunError, match=r"/test\.pem looks like a secret"):
+        pack(folder)
+    git(folder, "add", "test.pem")
+    assert zipfile.ZipFile(io.BytesIO(pack(folder))).read("lib/certificate") == b"of a test"
+
+
+def test_a_link_between_a_repository_and_one_in_it_is_packed(folder: Path) -> None:
+    (folder / "vendored").mkdir()
+    (folder / "vendored/a.py").write_text("a")
+    (folder / "vendored/same.py").symlink_to("../train.py")
+    (folder / "lib/a.py").symlink_to("../vendored/a.py")
+    for repository in (folder, folder / "vendored"):
+        git(repository, "init")
+    packed = zipfile.ZipFile(io.BytesIO(pack(folder)))
+    assert (packed.read("vendored/same.py"), packed.read("lib/a.py")) == (b"train.py", b"a")
+
+
 @pytest.mark.parametrize(
     "secret",
     [

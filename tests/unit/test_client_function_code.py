@@ -233,6 +233,16 @@ def test_a_cell_can_have_a_folder_beside_it(project: Path) -> None:
     assert list(files(code.packed)) == ["helpers.py", "cell.py"]
 
 
+@pytest.mark.parametrize("taken", ["cell.py", "cell/__init__.py"])
+def test_a_cell_takes_no_name_that_a_module_of_its_folder_has(project: Path, taken: str) -> None:
+    (project / taken).parent.mkdir(exist_ok=True)
+    (project / taken).write_text("mine = True\n")
+    source = "def train(config):\n    from cell import mine\n"
+    code = code_of(cell(source), project)
+    assert code.function == "cell_2:train"
+    assert files(code.packed) == {taken: "mine = True\n", "cell_2.py": source}
+
+
 def test_an_installed_package_is_the_images() -> None:
     from trainingrun_runtime.examples import linear
 

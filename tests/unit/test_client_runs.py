@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from trainingrun.client import RunTimeoutError, following
 from trainingrun.client.client import _read
 from trainingrun.client.defaults import no_defaults
 from trainingrun.client.notebook import Page
-from trainingrun.client.submitting import pack
+from trainingrun.client.submitting import name_of, pack
 
 
 @pytest.fixture
@@ -285,6 +286,32 @@ def test_a_file_is_judged_with_what_is_given(server: Server, tmp_path: Path) -> 
     with pytest.raises(RunError) as wrong:
         Client(local=True).submit(file, workers=0)
     assert str(wrong.value) == f"{file}:5: spec.workers.count is 0; write at least 1"
+
+
+def test_code_of_a_local_run_is_never_rewritten_while_another_run_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = SimpleNamespace(start=lambda: None, own=tmp_path)
+    monkeypatch.setattr("trainingrun.client.client.LocalProcess", lambda *_arguments: begun)
+    code, root = tmp_path / "mine", tmp_path / "runs"
+    code.mkdir()
+    (code / "train.py").write_text("def main(config): ...")
+    packed = pack(code)
+    file = root / "code" / name_of(packed)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(packed[:100])  # its disk was full
+
+    def submit() -> None:
+        Client(local=True, folder=root).submit("train:main", name="one", code=code)
+
+    with file.open("rb") as read:
+        submit()
+        assert read.read() == packed[:100]
+    assert file.read_bytes() == packed
+    written = file.stat()
+    submit()
+    assert file.stat() == written
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_the_file_of_a_run_is_no_code_of_it(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`python -m trainingrun_runtime`: the RayJob's entrypoint."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -38,7 +39,11 @@ if __name__ == "__main__":
     code = main()
     # Without finalization of the interpreter: it shuts Ray down, and Ray then exits with a code of
     # its own if a thread still calls it. The operator decides by the exit code.
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # The training code may have closed or replaced what is flushed here.
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
     _exit_now(code)

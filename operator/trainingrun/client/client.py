@@ -160,7 +160,9 @@ class Client:
             file = root / "code" / name_of(packed)
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(packed)
+                # The driver of another run may read it now.
+                if not file.is_file() or file.stat().st_size != len(packed):
+                    records.write(file, packed)
             except OSError as error:
                 raise RunError(f"{file} cannot be written: {error.strerror}") from None
             manifest["spec"]["training"]["code"] = {"uri": file.as_uri()}

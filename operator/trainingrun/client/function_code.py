@@ -7,6 +7,7 @@ sentence that says what to write.
 import ast
 import builtins
 import inspect
+import itertools
 import symtable
 import sys
 import sysconfig
@@ -21,7 +22,7 @@ from ..api.errors import RunError
 from .submitting import pack, zipped
 
 CELL = "cell"
-"""Module that a function of a notebook cell becomes."""
+"""Module that a function of a notebook cell becomes, unless its folder has one of that name."""
 _OF_EVERY_MODULE = {"__name__", "__file__", "__doc__", "__builtins__"}
 _OF_NOTEBOOKS = {"display", "get_ipython"}
 """What IPython adds to the builtins of its process, and no rank has."""
@@ -59,7 +60,8 @@ def code_of(function: Callable[..., Any], folder: Path | None = None) -> Functio
     if module is None or "<locals>" in function.__qualname__:
         source = _own_source(function)
         if folder is not None:
-            return FunctionCode(f"{CELL}:{name}", pack(folder, more={f"{CELL}.py": source}))
+            free = _free_name(folder)
+            return FunctionCode(f"{free}:{name}", pack(folder, more={f"{free}.py": source}))
         return FunctionCode(f"{CELL}:{name}", zipped([(f"{CELL}.py", source, False)]))
     if getattr(module, name, None) is not function:
         raise RunError(
@@ -67,6 +69,16 @@ def code_of(function: Callable[..., Any], folder: Path | None = None) -> Functio
             "by the name under which its module has it"
         )
     return FunctionCode(f"{module.__name__}:{name}", _packed(module, folder))
+
+
+def _free_name(folder: Path) -> str:
+    """`CELL`, or with a number: a name that no module or package in the folder has."""
+    names = itertools.chain([CELL], (f"{CELL}_{number}" for number in itertools.count(2)))
+    return next(
+        name
+        for name in names
+        if not (folder / name).exists() and not (folder / f"{name}.py").exists()
+    )
 
 
 def _module_of(function: Callable[..., Any]) -> ModuleType | None:

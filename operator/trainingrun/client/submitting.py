@@ -229,9 +229,12 @@ def pack(
     """
     if not folder.is_dir():
         raise RunError(f"--code {folder} is not a folder")
+    listed, root = _listed(folder), folder.resolve()
+    for file in listed:
+        _check(folder / file, root, file, listed)
     files = [
         file
-        for file in _listed(folder, folder.resolve())
+        for file in listed
         if manifest is None or (folder / file).resolve() != manifest.resolve()
     ]
     if not files:
@@ -304,16 +307,10 @@ def requirement_lines(file: Path) -> list[str]:
     return found
 
 
-def _listed(folder: Path, root: Path, within: Path = Path()) -> list[Path]:
-    """The files of a folder, relative to it: those that git tracks, and those it would add.
-
-    Args:
-        folder: Of the code.
-        root: The whole code, which no link may lead out of.
-        within: The folder's own path in it.
-    """
+def _listed(folder: Path) -> dict[Path, bool]:
+    """The files of a folder, relative to it: True: git tracks it; False: git would add it."""
     modes, names = _names(folder)
-    found = []
+    found: dict[Path, bool] = {}
     for name in names:
         path = folder / name
         if set(Path(name).parts) & set(_LEFT_OUT):
@@ -331,10 +328,9 @@ def _listed(folder: Path, root: Path, within: Path = Path()) -> list[Path]:
         if modes.get(name) == _SUBMODULE and not (path / ".git").exists():
             raise RunError(f"submodule {path} is not checked out; run git submodule update --init")
         if path.is_dir():  # a repository in the repository, such as a submodule
-            found += [Path(name) / below for below in _listed(path, root, within / name)]
+            found |= {Path(name) / below: tracked for below, tracked in _listed(path).items()}
         elif path.is_file():  # not one that was deleted since it was added
-            _check(path, root, within / name, tracked=name in modes)
-            found.append(Path(name))
+            found[Path(name)] = name in modes
     return found
 
 
@@ -360,13 +356,29 @@ def _names(folder: Path) -> tuple[dict[str, str], list[str]]:
     return modes, sorted({*modes, *others.split("\0")} - {""})
 
 
-def _check(path: Path, root: Path, name: Path, tracked: bool) -> None:
-    if not path.resolve().is_relative_to(root):
+def _check(path: Path, root: Path, name: Path, listed: Mapping[Path, bool]) -> None:
+    """Refuse a file that may be a secret, or whose content is none of the code.
+
+    Args:
+        path: The file.
+        root: The whole code, without links in its own path.
+        name: The file's path in it.
+        listed: All files of the code, and whether git tracks them.
+    """
+    target = path.resolve()
+    if not target.is_relative_to(root):
         raise RunError(
-            f"{path} is a link to {path.resolve()}, which is not in the folder; replace it by the "
+            f"{path} is a link to {target}, which is not in the folder; replace it by the "
             "file, or name it in .gitignore"
         )
-    if not tracked and (_named_as_a_secret(name) or _has_a_private_key(path)):
+    if target != root / name and target.relative_to(root) not in listed:
+        # A tracked link, or one of a harmless name, would send the .env that git ignores. What is
+        # listed is checked by its own name.
+        raise RunError(
+            f"{path} is a link to {target}, which is left out of the code; remove the link, or "
+            "replace it by the file if that may be uploaded to the bucket"
+        )
+    if not listed[name] and (_named_as_a_secret(name) or _has_a_private_key(path)):
         raise RunError(
             f"{path} looks like a secret, and the code is uploaded to the bucket; name it in "
             ".gitignore, or have git track it if it is none"

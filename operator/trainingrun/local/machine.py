@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import os
 import re
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,8 +108,8 @@ def search_paths(
     """$PYTHONPATH and $LD_LIBRARY_PATH of the run: where it finds modules and libraries.
 
     Modules: the folder of the script, what training.env says, the working directory, the folder of
-    the run's file, this project, what the shell says. As in a pod, where what is the image's own
-    comes last.
+    the run's file, this project where it is not installed among the packages, what the shell says.
+    As in a pod, where what is the image's own comes last.
 
     Args:
         script: The run's script, if it has one; a relative one is found by Ray.
@@ -126,12 +127,23 @@ def search_paths(
     for module in ("trainingrun", "trainingrun_runtime"):
         found = importlib.util.find_spec(module)
         if found is not None and found.submodule_search_locations:
-            roots.append(str(Path(found.submodule_search_locations[0]).parent))
+            root = Path(found.submodule_search_locations[0]).parent
+            # In front, the packages would hide modules of the shell's path and of Python itself.
+            if not _of_packages(root):
+                roots.append(str(root))
     libraries = [paths.get("LD_LIBRARY_PATH", "") for paths in (variables, own)]
     return {
         "PYTHONPATH": _joined(*roots, own.get("PYTHONPATH", "")),
         **({"LD_LIBRARY_PATH": _joined(*libraries)} if any(libraries) else {}),
     }
+
+
+def _of_packages(folder: Path) -> bool:
+    """Whether every process of this Python finds modules there, after its own."""
+    places = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        places.append(site.getusersitepackages())
+    return folder.resolve() in {Path(place).resolve() for place in places}
 
 
 def importable(folder: Path) -> str:

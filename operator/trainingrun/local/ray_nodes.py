@@ -286,20 +286,25 @@ class LocalRay:
             expected: A node that is being preempted, and which is not replaced here.
 
         Raises:
-            LocalError: More than 20 died.
+            LocalError: More than 20 died since `forget_deaths`.
         """
         dead = [each for each in self._workers if not each.alive and each is not expected]
         self._deaths += len(dead)
         if self._deaths > _MAX_DEATHS:
             raise LocalError(
-                f"{self._deaths} nodes died by themselves; is there enough memory? The log "
-                f"of the last one is {self._logs}/{dead[-1].name}.log"
+                f"{self._deaths} nodes died by themselves without a newer checkpoint; see that "
+                f"there is enough memory, and the log of the last one, "
+                f"{self._logs}/{dead[-1].name}.log"
             )
         replaced = []
         for node in dead:
             self.remove(node)
             replaced.append((node, self.add_worker()))
         return replaced
+
+    def forget_deaths(self) -> None:
+        """Count the nodes that die from now on only: the run has come further."""
+        self._deaths = 0
 
     def stop(self) -> None:
         """Kill every node; the cluster can be started again."""
@@ -399,7 +404,7 @@ class Preemption:
         self.node: Node | None = None
         """The node that is or was preempted; None before its notice."""
         self.done = False
-        """The node is gone, and another one was started."""
+        """The node is gone, and another one was started, or a whole new cluster."""
         self._terminating = False
 
     def poll(self, first_step_time: float | None) -> None:
@@ -409,6 +414,10 @@ class Preemption:
             first_step_time: Unix time of the first trained step; None before it.
         """
         if self.done or first_step_time is None:
+            return
+        if self.node is not None and self.node not in self._ray.workers:
+            # Its cluster was stopped, as when the head dies; the next one has all its nodes.
+            self.done = True
             return
         if self.node is None:
             if time.time() >= first_step_time + self._after_s and self._ray.workers:

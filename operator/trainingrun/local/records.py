@@ -51,8 +51,8 @@ class UnreadableError(UnreachableError):
     """The record of a run cannot be read, and is there for all that is known."""
 
 
-def write(file: Path, text: str) -> None:
-    """Write a file as a whole or not at all: whoever reads it finds the former or the new text.
+def write(file: Path, content: str | bytes) -> None:
+    """Write a file as a whole or not at all: whoever reads it finds the former or the new content.
 
     Raises:
         OSError: It cannot be written; the former one is still there.
@@ -60,8 +60,8 @@ def write(file: Path, text: str) -> None:
     # A name of its own: two runs may write to one folder.
     part = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
     try:
-        with part.open("x") as opened:
-            opened.write(text)
+        with part.open("xb") as opened:
+            opened.write(content.encode() if isinstance(content, str) else content)
         part.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

@@ -268,13 +268,12 @@ class _Loop:
                 self.folder.record.stopped = f"attempt {number} was stopped{how}"
                 self.display.note(f"stopped{how}; --resume continues in {self.folder.root}")
                 raise
+            except LocalError as error:
+                raise LocalError(f"{error}; {self._last_save(driver)}") from error
             except OSError as error:
-                saved = driver.suspend(_SUSPEND_S)
-                how = "a checkpoint is saved" if saved else "no last checkpoint is saved"
                 raise LocalError(
                     f"this machine refuses what the run needs ({error.strerror or error}: "
-                    f"{error.filename or 'no file is named'}); {how}, and --resume continues in "
-                    f"{self.folder.root}"
+                    f"{error.filename or 'no file is named'}); {self._last_save(driver)}"
                 ) from error
             finally:
                 driver.kill()
@@ -303,6 +302,12 @@ class _Loop:
             for sentence in machine.in_local_words(ended.failure.message):
                 self.display.once(sentence)
             time.sleep(min(wait_s, max(deadline - time.monotonic(), 0)))
+
+    def _last_save(self, driver: Driver) -> str:
+        """Have the driver save a checkpoint and end; what is left, as the end of a sentence."""
+        saved = driver.suspend(_SUSPEND_S)
+        how = "a checkpoint is saved" if saved else "no last checkpoint is saved"
+        return f"{how}, and --resume continues in {self.folder.root}"
 
     def _follow(
         self, driver: Driver, number: int, deadline: float
@@ -352,6 +357,8 @@ class _Loop:
 
     def _note_standing(self, progress: Progress) -> None:
         newest = progress.checkpoint.step if progress.checkpoint is not None else 0
+        if newest > self.standing.checkpoint:
+            self.ray.forget_deaths()
         self.standing = Standing(
             step=max(self.standing.step, progress.step),
             checkpoint=max(self.standing.checkpoint, newest),
@@ -396,18 +403,26 @@ class _Loop:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP clean up as Ctrl-C does; only the main thread can set handlers."""
+    """Make SIGTERM and SIGHUP clean up as Ctrl-C does; only the main thread can set handlers.
+
+    After any of the three only Ctrl-C interrupts again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    interrupted = False
+
     def interrupt(kind: int, _frame: FrameType | None) -> None:
         # A shell hands on SIGHUP, and then the kernel sends it again; `timeout` sends SIGTERM
-        # twice, and so do two that suspend the run: no second Ctrl-C.
-        signal.signal(kind, signal.SIG_IGN)
+        # twice; a terminal is closed while Ctrl-C saves a checkpoint: no second Ctrl-C.
+        nonlocal interrupted
+        if interrupted and kind != signal.SIGINT:
+            return
+        interrupted = True
         raise KeyboardInterrupt
 
-    kinds = (signal.SIGTERM, signal.SIGHUP)
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # Ignored: as nohup has it, so that the run outlives its terminal.
     before = {kind: found for kind in kinds if (found := signal.getsignal(kind)) != signal.SIG_IGN}
     for kind in before:
