@@ -6,8 +6,26 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_pod, a_progress, a_ray_cluster, a_ray_job, at, pods, unix
-from support.reconciled import a_polled_run, a_training_run, begins, condition, reconcile, then
+from support.builders import (
+    a_node,
+    a_pod,
+    a_progress,
+    a_ray_cluster,
+    a_ray_job,
+    at,
+    nodes,
+    pods,
+    unix,
+)
+from support.reconciled import (
+    a_polled_run,
+    a_training_run,
+    begins,
+    condition,
+    reconcile,
+    then,
+    wanting,
+)
 from trainingrun.api.failures_spec import Failures
 from trainingrun.api.status import RuleUse
 from trainingrun.reconciling import Observed, Plan
@@ -43,7 +61,7 @@ def uses(plan: Plan) -> list[tuple[int, int]]:
     return [(use.matches, use.used) for use in plan.status.failure_rules or ()]
 
 
-OOM = {"exit_code": 137, "ended_because": "OOMKilled"}
+OOM: dict[str, Any] = {"exit_code": 137, "ended_because": "OOMKilled"}
 VALUE_ERROR = {"reasons": ["ValueError"], "exitCodes": [3], "matched": ["nan"]}
 
 
@@ -483,3 +501,287 @@ def test_what_a_rule_pays_for_does_not_delay_the_class_s_own_budget() -> None:
     plan = reconcile(replace(seen, progress=later), 200)
     assert plan.status.seen["chargedAt"]["application"] == before["application"]
     assert plan.status.restarts == 1
+
+
+# Rules that end the run, while more may be told of the loss.
+
+PROVISIONAL = (
+    rule("Ignore", classes=["NodeLost"]),
+    rule("Restart", max_restarts=5, classes=["OutOfMemory"]),
+    rule("Fail", classes=["WorkerLost"]),
+)
+LEFT = nodes(a_node("spot-1", lease_age_s=None))
+"""The Lease of a node against which Ray has no sign is not read."""
+
+
+def outcome(plan: Plan) -> tuple[str, str | None]:
+    """Of the newest attempt, and why the run has failed."""
+    found = condition(plan, "Failed")
+    return plan.status.attempts[-1].outcome, found.reason if found.status == "True" else None
+
+
+RECORDS = died_on_spot_1().records
+
+
+def rank_died(facts: dict[str, Any] | None = None, **document: Any) -> Any:
+    """One on spot-1, of which the driver knows no more than that."""
+    records = died_on_spot_1(facts=facts).records
+    return a_progress(state="Recovering", records=records, **document)
+
+
+NODE_LOST: dict[str, Any] = {
+    "nodes": nodes(a_node("spot-1", ready=False)),
+    "progress": rank_died(lost_nodes=["spot-1"]),
+}
+GOES_ON = ("Running", None)
+ENDED = ("Lost", "FailedByRule")
+
+
+@pytest.mark.parametrize(
+    ("shown", "counted"),
+    [
+        pytest.param(NODE_LOST, [(1, 0), (0, 0), (0, 0)], id="its node is lost"),
+        pytest.param(
+            {"pods": (HEAD, a_pod("worker-1", **OOM), TWO)},
+            [(0, 0), (1, 1), (0, 0)],
+            id="its pod had no memory",
+        ),
+        pytest.param(
+            {"pods": (HEAD, a_pod("worker-1", terminating_at=59), TWO)},
+            [(0, 0), (0, 0), (0, 0)],
+            id="its pod was deleted",
+        ),
+    ],
+)
+def test_a_rule_about_lost_workers_ends_no_run_whose_loss_proves_to_be_another(
+    shown: dict[str, Any], counted: list[tuple[int, int]]
+) -> None:
+    """A rank dies first of all, and its node shows most of a minute later that it is gone."""
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    seen = replace(then(seen, 100), **shown)
+    plan = reconcile(seen, 105)
+    assert (outcome(plan), uses(plan)) == (GOES_ON, counted)
+    assert plan.status.disruptions.worker_failures == 0
+    later = reconcile(then(seen, 105), 500)
+    assert (outcome(later), uses(later)) == (GOES_ON, counted)
+
+
+@pytest.mark.parametrize(
+    ("observed", "ends_at"),
+    [
+        pytest.param({}, 75, id="its Lease was renewed since"),
+        pytest.param({"nodes": LEFT}, 120, id="a dead node would be NotReady by then"),
+        pytest.param(
+            {"nodes": nodes(a_node("spot-1", ready=False))}, 360, id="it is NotReady, and alone so"
+        ),
+        pytest.param({"stale": {"Node": "403"}}, 360, id="nodes cannot be read"),
+    ],
+)
+def test_a_lost_worker_ends_the_run_once_its_node_is_known_to_live_or_nothing_shows_the_contrary(
+    observed: dict[str, Any], ends_at: float
+) -> None:
+    seen = replace(ruled(*PROVISIONAL), progress=rank_died(), **observed)
+    for seconds in (60, 70, ends_at - 1):
+        plan = reconcile(seen, seconds)
+        assert (outcome(plan), uses(plan)[2]) == (GOES_ON, (0, 0))
+        seen = then(seen, seconds)
+    plan = reconcile(seen, ends_at)
+    assert (outcome(plan), uses(plan)[2]) == (ENDED, (1, 0))
+    last = plan.status.attempts[-1]
+    assert (last.reason, last.rule, last.message) == ("WorkerLost", 3, "rank 0 died")
+    lost = plan.status.disruptions
+    assert (lost.worker_failures, len(lost.history)) == (1, 1)
+    assert "otherLosses" not in plan.status.seen, "it is one loss"
+
+
+def test_it_also_ends_the_run_where_training_goes_on_and_the_operator_begins_anew() -> None:
+    """No event comes at the end of the wait, and the driver has its pods."""
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    restored = {"number": 2, "kind": "Restored", "time": unix(70)}
+    trains = a_progress(step=20, step_time=unix(80), records=[*RECORDS, restored])
+    seen = then(replace(seen, progress=trains), 85)
+    assert seen.run.status.disruptions.history[0].action, "its cost is known"
+    anew = replace(seen, progress=None, progress_age_s=None, progress_polled_s=0.0)
+    for one in (seen, anew):
+        plan = reconcile(one, 100)
+        assert (outcome(plan), plan.requeue_after_s) == (GOES_ON, 4.0)
+        plan = reconcile(one, 120)
+        assert outcome(plan) == ENDED
+        assert len(plan.status.disruptions.history) == 1
+        assert "otherLosses" not in plan.status.seen, "it is the loss from before those steps"
+
+
+def test_a_process_that_died_in_a_pod_in_which_a_rank_trains_again_was_no_node() -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    records = [*RECORDS, {"number": 2, "kind": "Restored", "time": unix(63)}]
+    row = {"rank": 0, "pod": "worker-1", "node": "spot-1"}
+    trains = a_progress(records=records, ranks=[row], step_time=unix(65))
+    assert outcome(reconcile(replace(seen, progress=trains), 66)) == ENDED
+
+
+def test_the_kernel_s_end_of_that_process_is_told_once_a_rank_is_there_again() -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    full = {"number": 2, "kind": "OutOfMemory", "time": unix(60), "pod": "worker-1"}
+    records = [{**full, "groupTime": unix(20)}, {"number": 3, "kind": "Restored", "time": unix(63)}]
+    row = {"rank": 0, "pod": "worker-1", "node": "spot-1"}
+    trains = a_progress(records=records, ranks=[row], step_time=unix(65))
+    for seconds in (66, 400):
+        seen = then(replace(seen, progress=trains), seconds)
+        plan = reconcile(seen, seconds)
+        assert (outcome(plan), uses(plan)) == (GOES_ON, [(0, 0), (1, 1), (0, 0)])
+
+
+def test_a_rule_that_ends_the_run_whatever_the_loss_is_waits_for_nothing() -> None:
+    training = ruled(rule("Ignore", classes=["Hang"]), rule("Fail", exitCodes=[1]))
+    died = replace(training, pods=(HEAD, a_pod("worker-1", exit_code=1), TWO))
+    plan = reconcile(died)
+    assert (outcome(plan), plan.status.attempts[-1].rule) == (ENDED, 2)
+
+
+def test_a_rule_about_nodes_ends_the_run_as_soon_as_one_is_lost() -> None:
+    seen = then(replace(ruled(rule("Fail", classes=["NodeLost"])), progress=rank_died()))
+    plan = reconcile(replace(seen, **NODE_LOST), 80)
+    assert (outcome(plan), uses(plan)) == (ENDED, [(1, 0)])
+
+
+@pytest.mark.parametrize("returns_at", [260, 500])
+def test_an_operator_that_was_away_looks_at_the_node_before_a_rule_ends_the_run(
+    returns_at: float,
+) -> None:
+    """What it reads of first is a rank that died long ago."""
+    plan = reconcile(replace(ruled(*PROVISIONAL), **NODE_LOST), returns_at)
+    assert (outcome(plan), uses(plan)) == (GOES_ON, [(1, 0), (0, 0), (0, 0)])
+    assert plan.status.disruptions.worker_failures == 0
+
+
+def test_the_attempt_s_end_names_the_loss_that_met_the_rule_and_not_a_later_one() -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    seen = then(replace(seen, pods=(HEAD, ONE, a_pod("worker-2", terminating_at=99))), 100)
+    last = reconcile(seen, 120).status.attempts[-1]
+    assert (last.reason, last.message, last.rule) == ("WorkerLost", "rank 0 died", 3)
+
+
+@pytest.mark.parametrize("pod_first", [True, False])
+@pytest.mark.parametrize("ending", [{"exit_code": 1}, OOM], ids=["died", "without memory"])
+def test_the_first_rule_counts_whichever_source_tells_first(
+    pod_first: bool, ending: dict[str, Any]
+) -> None:
+    """Only the driver has what the rank has printed."""
+    fail = rule("Fail", classes=["WorkerLost", "OutOfMemory"])
+    pod = {"pods": (HEAD, a_pod("worker-1", **ending), TWO)}
+    record = {"progress": rank_died({"matched": ["corrupt"]})}
+    first, second = (pod, record) if pod_first else (record, pod)
+    seen = then(replace(ruled(rule("Restart", logPattern="corrupt"), fail), **first), 60)
+    seen = then(replace(seen, **second), 70)
+    plan = reconcile(seen, 400)
+    assert (outcome(plan), uses(plan)) == (GOES_ON, [(1, 0), (0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("heard", "ends_at"),
+    [
+        pytest.param({"progress": rank_died()}, 75, id="and has told of another text"),
+        pytest.param({"progress": a_progress(), "progress_age_s": 40.0}, 75, id="and is silent"),
+        pytest.param({"progress": a_progress()}, 120, id="and has not told yet"),
+    ],
+)
+def test_what_the_driver_may_tell_is_waited_for_and_not_for_ever(
+    heard: dict[str, Any], ends_at: float
+) -> None:
+    training = ruled(rule("Restart", logPattern="corrupt"), rule("Fail", classes=["OutOfMemory"]))
+    seen = replace(training, pods=(HEAD, a_pod("worker-1", **OOM), TWO))
+    seen = then(replace(seen, **heard))
+    plan = reconcile(seen, ends_at - 1)
+    assert outcome(plan) == GOES_ON
+    assert plan.requeue_after_s is not None
+    assert outcome(reconcile(seen, ends_at)) == ("Failed", "FailedByRule")
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "ended"),
+    [
+        pytest.param("Failed", {}, "FailedByRule", id="it fails otherwise"),
+        pytest.param("Succeeded", {}, None, id="it is done"),
+        pytest.param("Suspended", {}, None, id="it was suspended"),
+        pytest.param(
+            "Failed",
+            {"nodes": nodes(a_node("spot-1", ready=False))},
+            None,
+            id="and the node may be lost",
+        ),
+    ],
+)
+def test_an_attempt_that_ends_meanwhile_takes_no_rule_away(
+    state: str, changes: dict[str, Any], ended: str | None
+) -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    result = {"result": {"step": 100}} if state == "Succeeded" else {}
+    failure = {"failure": {"kind": "Infrastructure", "message": "no room"}}
+    records = {"records": RECORDS}
+    final = a_progress(state=state, **records, **(failure if state == "Failed" else result))
+    plan = reconcile(replace(seen, progress=final, **changes), 65)
+    assert outcome(plan) == ("Lost" if state == "Failed" else state, ended)
+    assert uses(plan)[2] == (int(ended is not None), 0)
+
+
+def test_what_the_driver_says_at_the_end_is_said_of_the_same_loss() -> None:
+    """A rank without memory prints why, its peer raises an error, and no record was made."""
+    fail = rule("Fail", classes=["OutOfMemory"])
+    training = ruled(rule("Restart", logPattern="corrupt"), fail)
+    seen = then(replace(training, pods=(HEAD, a_pod("worker-1", **OOM), TWO)))
+    for matched, ended in ((["corrupt"], None), ([], "FailedByRule")):
+        plan = reconcile(replace(seen, progress=failed(facts={"matched": matched})), 62)
+        assert plan.status.attempts[-1].reason == "OutOfMemory"
+        assert outcome(plan) == ("Failed", ended)
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        pytest.param(NODE_LOST, "NodeLost", id="a node"),
+        pytest.param({"pods": (HEAD, a_pod("worker-1", **OOM), TWO)}, "OutOfMemory", id="memory"),
+    ],
+)
+def test_an_attempt_that_the_driver_ends_for_a_lost_worker_has_the_class_that_was_counted(
+    shown: dict[str, Any], reason: str
+) -> None:
+    """An older driver knows no other class, and ends its attempt by the rule for that."""
+    training = ruled(*PROVISIONAL)
+    seen = then(replace(training, progress=rank_died(), nodes=LEFT))
+    seen = then(replace(seen, **shown), 100)
+    final = failed("Infrastructure", loss="WorkerLost", facts={}, node="spot-1")
+    plan = reconcile(replace(seen, progress=final), 101)
+    last = plan.status.attempts[-1]
+    assert (last.reason, condition(plan, "Failed").status) == (reason, "False")
+    assert len(plan.status.disruptions.history) == 1
+    elsewhere = final.failure.model_copy(update={"node": "spot-3"})
+    other = reconcile(replace(seen, progress=final.model_copy(update={"failure": elsewhere})), 101)
+    assert other.status.attempts[-1].reason == "WorkerLost"
+
+
+def test_a_node_that_was_lost_before_the_last_steps_is_not_why_the_driver_ends() -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    seen = then(replace(seen, **NODE_LOST), 100)
+    restored = {"number": 2, "kind": "Restored", "time": unix(130)}
+    trains = a_progress(step=50, step_time=unix(190), records=[*RECORDS, restored])
+    new = replace(seen, nodes=nodes(), pods=(HEAD, a_pod("worker-3", node="spot-3"), TWO))
+    seen = then(replace(new, progress=trains), 200)
+    died = {"number": 3, "kind": "WorkerLost", "time": unix(290), "pod": "worker-2"}
+    told = a_progress(step=50, step_time=unix(190), records=[*trains.records, died])
+    ended = failed("Infrastructure", loss="WorkerLost", facts={})
+    final = told.model_copy(update={"state": ended.state, "failure": ended.failure})
+    assert reconcile(replace(seen, progress=final), 300).status.attempts[-1].reason == "WorkerLost"
+
+
+def test_the_rules_of_the_end_of_the_wait_count() -> None:
+    seen = then(replace(ruled(*PROVISIONAL), progress=rank_died(), nodes=LEFT))
+    kept = {"failures": {"rules": [rule("Ignore", classes=["WorkerLost"])]}}
+    plan = reconcile(wanting(seen, **kept), 120)
+    assert (outcome(plan), uses(plan)) == (GOES_ON, [(1, 0)])
+    without = then(wanting(seen), 100)
+    assert outcome(reconcile(wanting(without, failures={"rules": PROVISIONAL}), 120)) == GOES_ON
+
+
+def test_a_rule_that_is_written_later_ends_no_run_for_what_was_before() -> None:
+    seen = then(replace(a_polled_run(), progress=rank_died(), nodes=LEFT))
+    assert outcome(reconcile(wanting(seen, failures={"rules": PROVISIONAL}), 400)) == GOES_ON

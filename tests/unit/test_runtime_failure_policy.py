@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from ray.train import WorkerGroupError
 
+from trainingrun_protocol.contract import ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
+from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.driver import failure_policy
 from trainingrun_runtime.driver.failure_policy import (
@@ -120,14 +122,20 @@ def test_the_limit_restarts_with_each_newer_checkpoint():
 class Coordinator:
     """Of a run on a node of a cluster, without a commit."""
 
-    def __init__(self, *, newest_is_committed: bool = True) -> None:
-        self._committed = newest_is_committed
+    def __init__(self, *, newest_is_committed: bool = True, pod: str = "pod-0") -> None:
+        self._committed, self._pod = newest_is_committed, pod
+        self.told: dict[str, tuple[Any, ...]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        place = RankPlace("r0", "node-0", "pod-0")
+        place = RankPlace("r0", "node-0", self._pod)
         known = {"place_of": place, "commits": 0, "newest_group": 1}
         known["newest_is_committed"] = self._committed
-        return SimpleNamespace(remote=lambda *_: known.get(name))
+
+        def remote(*arguments: Any) -> Any:
+            self.told[name] = arguments
+            return known.get(name)
+
+        return SimpleNamespace(remote=remote)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -202,3 +210,63 @@ def test_a_rule_is_met_by_no_line_of_a_former_driver_s_worker_group(
     bucket.put(kept_output.key(source, printed), text.encode())
     dead = WorkerHealthCheckFailedError("it failed", failure=RuntimeError("The actor died."))
     assert policy.make_decision(WorkerGroupError("failed", {0: dead})) is decision
+
+
+def a_rule(then: str, **when: list[Any]) -> ContractRule:
+    return ContractRule(when=ContractWhen.model_validate(when), then=then)
+
+
+EVERY_CLASS = ["WorkerLost", "NodeLost", "OutOfMemory", "Evicted", "Preempted"]
+BY_CLASS = [a_rule("Ignore", classes=["NodeLost"]), a_rule("Fail", classes=["WorkerLost"])]
+TRIAL = ContractTrial(number=1, metric="loss")
+
+
+@pytest.mark.parametrize(
+    ("rules", "pod", "trial", "ends"),
+    [
+        pytest.param(BY_CLASS, "pod-0", None, False, id="its node may be lost"),
+        pytest.param(BY_CLASS[1:], "pod-0", None, False, id="and then no rule is about it"),
+        pytest.param([a_rule("Fail", classes=EVERY_CLASS)], "pod-0", None, True, id="any class"),
+        pytest.param(
+            [a_rule("Fail", reasons=["WorkerHealthCheckFailedError"])],
+            "pod-0",
+            None,
+            True,
+            id="by what the driver has seen",
+        ),
+        pytest.param(
+            [a_rule("Restart", exit_codes=[139]), a_rule("Fail", classes=EVERY_CLASS)],
+            "pod-0",
+            None,
+            False,
+            id="its pod's exit code may say otherwise",
+        ),
+        pytest.param(BY_CLASS, "", None, True, id="a local run has no nodes to lose"),
+        pytest.param(BY_CLASS, "pod-0", TRIAL, True, id="nobody else ends a trial alone"),
+    ],
+)
+def test_a_lost_worker_ends_the_attempt_only_by_a_rule_that_holds_whatever_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+    rules: list[ContractRule],
+    pod: str,
+    trial: ContractTrial | None,
+    ends: bool,
+) -> None:
+    """The driver sees of a node or pod that vanishes no more than that a rank has died."""
+    monkeypatch.setattr(failure_policy.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(failure_policy.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(failure_policy.survivors, "save_last_step", lambda *_: None)
+    monkeypatch.setattr(failure_policy.last_lines, "keep", lambda *_: [])
+    coordinator = Coordinator(pod=pod)
+    bucket: Any = None
+    policy = AttemptPolicy(coordinator, bucket, 1, rules, trial)
+    dead = WorkerHealthCheckFailedError("it failed", failure=RuntimeError("The actor died."))
+    decision = policy.make_decision(WorkerGroupError("failed", {0: dead}))
+    assert decision is (FailureDecision.RAISE if ends else FailureDecision.RETRY)
+    if ends:
+        (failure,) = coordinator.told["failed"]
+        assert failure.loss == "WorkerLost"
+    else:
+        kind, _, ranks, facts = coordinator.told["disrupted"]
+        assert (kind, ranks) == (RecordKind.WORKER_LOST, (0,))
+        assert facts.reasons == ["WorkerHealthCheckFailedError"], "the operator asks the same rules"

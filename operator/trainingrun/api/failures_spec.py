@@ -141,7 +141,8 @@ class FailureRule(Model):
     """Restart: training goes on from the newest checkpoint, in the same attempt or the next one, as
     without the rule. RestartOnOtherNode: the same, and the run's pods exclude the node.
     RestartOnDemand: the same, and new worker pods go to on-demand nodes for
-    workers.capacity.fallback.returnAfterSeconds, 1800 by default. Fail: the run fails at once.
+    workers.capacity.fallback.returnAfterSeconds, 1800 by default. Fail: the run fails, once no
+    earlier rule can hold any more: mostly within seconds, and after 5 minutes at the latest.
     Ignore: as Restart, and no budget is used; failures.maxAttemptsWithoutProgress still ends the
     run."""
     max_restarts: Whole | None = Field(default=None, ge=0, le=10000)

@@ -64,6 +64,8 @@ class CountedDisruption(_Entry):
     """Key of the rule that it met."""
     rule_pays: bool = False
     """Whether it uses no budget of its class because of that."""
+    undecided: bool = False
+    """Whether a rule ends the run for it unless more is told of it: see `Losses.settle`."""
     forgiven: bool = False
     """Whether what it used has been filled again since: nothing that is learned about it later, and
     no rule that is written later, changes what it counts as. It would be forgiven twice."""

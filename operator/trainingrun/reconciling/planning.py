@@ -305,6 +305,9 @@ def _ages(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) -> It
     ):
         if time is not None:
             yield seconds_since(time, context.now)
+    for known in draft.bookkeeping.counted.values():
+        if known.undecided:
+            yield seconds_since(known.time, context.now)
     if context.observed.progress_failing_s is not None:
         yield context.observed.progress_failing_s
     for pod in index.unwell:

@@ -75,6 +75,7 @@ class AttemptPolicy(FailurePolicy):
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
         self._rules, self._budget = rules, TrialBudget(trial)
+        self._of_trial = trial is not None
         self._resources_per_worker = resources_per_worker or {}
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
@@ -162,7 +163,19 @@ class AttemptPolicy(FailurePolicy):
         if failure.ranks and failure_rules.have_patterns(self._rules):
             self._save_last_step(failure)  # first: what a rank has printed may be late
             lines = last_lines.read(self._bucket, self._source(failure), self._made)
-        return failure_rules.judge(self._rules, failure, lines)
+        verdict = failure_rules.judge(self._rules, failure, lines)
+        if not verdict.certain and self._is_judged_again(failure):
+            return replace(verdict, rule=None)
+        return verdict
+
+    def _is_judged_again(self, failure: ClassifiedFailure) -> bool:
+        """Whether the operator judges the loss once pod and node have told: not that of a trial,
+        which a rule ends alone, nor that of a local run, which has no pod.
+        """
+        if self._of_trial:
+            return False
+        place = ray.get(self._coordinator.place_of.remote(failure.ranks))
+        return place is None or bool(place.pod)
 
     def _disrupted(self, failure: ClassifiedFailure, facts: FailureFacts) -> None:
         kind = _LOSSES[failure.cause]

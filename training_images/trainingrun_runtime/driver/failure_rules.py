@@ -27,6 +27,9 @@ CLASSES = {
 }
 """What the operator calls them."""
 
+_OF_A_LOST_WORKER = ("WorkerLost", "NodeLost", "OutOfMemory", "Evicted", "Preempted")
+"""What the operator may call a worker that is lost without notice, once pod and node have told."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -36,6 +39,8 @@ class Verdict:
     """None: it meets none."""
     facts: FailureFacts = field(default_factory=FailureFacts)
     """What is known of the failure."""
+    certain: bool = True
+    """Whether a rule that ends the run does so whatever pod and node tell of the failure later."""
 
     @property
     def ends_the_run(self) -> bool:
@@ -64,7 +69,24 @@ def judge(
         matched=matched(rules, failure.message, lines),
         bad_node=failure.bad_node,
     )
-    return Verdict(first_match(rules, CLASSES.get(failure.cause, ""), facts), facts)
+    rule = first_match(rules, CLASSES.get(failure.cause, ""), facts)
+    lost = failure.cause is FailureCause.WORKER_LOST and rule is not None and rule.then == "Fail"
+    return Verdict(rule, facts, certain=not lost or _ends_anyway(rules, facts))
+
+
+def _ends_anyway(rules: Sequence[ContractRule], facts: FailureFacts) -> bool:
+    """Whether a rule ends the run for a lost worker whatever class it gets, and whatever words and
+    exit codes its pod has for it. A spot node that vanishes is no more than a lost worker here, and
+    the operator does not take back the end of a run.
+    """
+    for loss in _OF_A_LOST_WORKER:
+        rule = first_match(rules, loss, facts)
+        if rule is None or rule.then != "Fail":
+            return False
+        earlier = [one.when for one in rules[: rules.index(rule)] if one.then != "Fail"]
+        if any(when.reasons or when.exit_codes for when in earlier):
+            return False
+    return True
 
 
 def matched(rules: Sequence[ContractRule], message: str, lines: Sequence[str]) -> list[str]:

@@ -20,14 +20,14 @@ from trainingrun_protocol.progress import Failure, Progress, RunState
 from ...api.reasons import ConditionReason, EventReason
 from ...api.status import Attempt, LossReason
 from .. import pod_status
-from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping
+from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping, CountedDisruption
 from ..context import ReconcileContext
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..losses import avoided_nodes, capacity, out_of_memory
-from ..losses.counting import ended_by_itself
+from ..losses.counting import PRECEDENCE, ended_by_itself
 from ..losses.history import History, may_end
-from ..losses.rule_counts import rule_counts
+from ..losses.rule_counts import FOUND_LATER, entry_of, met_at_the_end, rule_counts
 from ..losses.signs import driver_exit_code
 from ..model import Delete, Object, RequestSuspend, RunEvent
 from ..texts import ATTEMPT_MESSAGE, seconds_since, short, written
@@ -76,7 +76,8 @@ def ended(
         return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
     run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
-        return Findings(end=_out_of_budget(draft, run_failure), run_failure=run_failure)
+        out_of_budget = _out_of_budget(context, draft, run_failure)
+        return Findings(end=out_of_budget, run_failure=run_failure)
     job = context.job(attempt.number)
     if job is None:
         return Findings()  # unknown at present: that is not a loss
@@ -110,19 +111,34 @@ def _by_final_progress(
         return AttemptEnd(
             "Suspended", LossReason.SUSPENDED, f"Suspended after step {progress.step}"
         )
-    return _by_failure(
-        progress.failure or Failure(kind="Application", message="no reason was given")
-    )
+    failure = progress.failure or Failure(kind="Application", message="no reason was given")
+    return _by_failure(draft, failure)
 
 
-def _by_failure(failure: Failure) -> AttemptEnd:
-    reason = retry_policy.reason_of(failure)
-    outcome: Literal["Failed", "Lost"] = (
-        "Failed" if reason is LossReason.APPLICATION_ERROR else "Lost"
-    )
+def _by_failure(draft: StatusDraft, failure: Failure) -> AttemptEnd:
+    reason = _as_counted(draft, failure)
+    outcome: Literal["Failed", "Lost"] = "Failed" if reason in _OF_CODE else "Lost"
     lines = tuple(failure.last_lines)
     facts = failure.facts or FailureFacts()
     return AttemptEnd(outcome, reason, failure.message, failure.rank, lines, facts, failure.node)
+
+
+def _as_counted(draft: StatusDraft, failure: Failure) -> LossReason:
+    """The reason of an attempt that ended with this failure of the runtime: of a lost worker the
+    class that its pod or node has shown, of which the driver sees nothing.
+    """
+    reason, since = retry_policy.reason_of(failure), draft.bookkeeping.interruption
+    if reason is not LossReason.WORKER_LOST or since is None:
+        return reason
+    same: list[LossReason] = [reason]
+    for known in draft.bookkeeping.counted.values():
+        if known.collateral or known.reason not in FOUND_LATER or (known.number or 0) < since.first:
+            continue
+        entry = entry_of(draft, known)
+        node = entry.node if entry is not None else None
+        if node is None or failure.node in (None, node):
+            same.append(known.reason)
+    return max(same, key=PRECEDENCE.__getitem__)
 
 
 def _by_ray_job(
@@ -205,7 +221,7 @@ def _unexplained(
         if told.result is not None:
             return AttemptEnd("Succeeded", None, "The training is done")
         if told.failure is not None:
-            return _by_failure(told.failure)
+            return _by_failure(draft, told.failure)
     message = reported or f"RayJob {attempt.ray_job} failed"
     code = driver_exit_code(context.job(attempt.number))
     if code == SUSPEND_EXIT_CODE or (context.suspends and draft.bookkeeping.suspend_asked):
@@ -281,7 +297,26 @@ def crashing(context: ReconcileContext, draft: StatusDraft, attempt: Attempt) ->
     return None
 
 
-def _out_of_budget(draft: StatusDraft, run_failure: RunFailure) -> AttemptEnd:
+def _ended_by_rule(context: ReconcileContext, draft: StatusDraft) -> CountedDisruption | None:
+    """The loss for which a rule ends the run, now; None: none does."""
+    rules = context.run.spec.failures.contract_rules
+    ends = {rule.key for rule in rules if rule.then == "Fail"}
+    known = draft.bookkeeping.counted.values()
+    return next((one for one in known if one.rule in ends and not one.collateral), None)
+
+
+def _out_of_budget(
+    context: ReconcileContext, draft: StatusDraft, run_failure: RunFailure
+) -> AttemptEnd:
+    by_rule = _ended_by_rule(context, draft)
+    if run_failure.reason is ConditionReason.FAILED_BY_RULE and by_rule is not None:
+        entry = entry_of(draft, by_rule)
+        return AttemptEnd(
+            "Failed" if by_rule.reason in _OF_CODE else "Lost",
+            by_rule.reason,
+            entry.signs if entry is not None else run_failure.message,
+            facts=by_rule.facts or FailureFacts(),
+        )
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
     history = draft.status.disruptions.history
     if run_failure.reason in (ConditionReason.FAILED_BY_RULE, ConditionReason.RULE_EXHAUSTED):
@@ -317,7 +352,8 @@ def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Fi
     )
     disruptions, changes = draft.status.disruptions, dict(OF_ONE_ATTEMPT)
     history, uncounted = History(context, draft), False
-    lost_before = may_end(context, draft, attempt.number)
+    by_rule = _ended_by_rule(context, draft)  # for a loss that may be older than the last step
+    lost_before = by_rule is not None or may_end(context, draft, attempt.number)
     if reason is LossReason.APPLICATION_ERROR:
         errors, uncounted = disruptions.application_errors + 1, True
         disruptions = disruptions.model_copy(update={"application_errors": errors})
@@ -332,12 +368,16 @@ def record(context: ReconcileContext, draft: StatusDraft, end: AttemptEnd) -> Fi
         changes |= history.bookkeeping()
     pays = rule is not None and rule.has_own_budget
     charged: set[str] = set() if pays else set(retry_policy.budgets(reason))
+    met, paid = Counter[str](), Counter[str]()
+    if failed and reason is not None:
+        met = met_at_the_end(context, draft, reason, end.facts)
+    charged |= met.keys()
     if rule is not None:
         charged.add(rule.key)
     if rule is not None and reason is not None and uncounted:
-        paid: Counter[str] = Counter({reason.budget: 1} if pays else {})
-        now = written(context.now)
-        changes |= rule_counts(draft.bookkeeping, rules, Counter({rule.key: 1}), paid, now)
+        met[rule.key] += 1
+        paid = Counter({reason.budget: 1} if pays else {})
+    changes |= rule_counts(draft.bookkeeping, rules, met, paid, written(context.now))
     bad: dict[str, tuple[str, bool]] = {}
     if failed and end.node is not None:
         if end.facts.bad_node:

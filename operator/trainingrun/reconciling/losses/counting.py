@@ -22,14 +22,17 @@ from ..pod_index import summary_of
 from ..texts import from_unix, parsed, seconds_since, written
 from . import avoided_nodes, capacity, out_of_memory
 from .history import History
-from .rule_counts import met, paid, rule_counts
-from .signs import control_sign
+from .rule_counts import FOUND_LATER, entry_of, may_be_spared, met, paid, rule_counts
+from .signs import HEALTHY_S, control_sign, well_since
 
 SAME_LOSS_S = 60.0
 """A record that names no pod and a pod that ended belong together within so many seconds."""
 
 NODE_SEEN_S = 300.0
 """A worker that was lost so many seconds before its node is seen to be lost was lost with it."""
+
+TOLD_S = 15.0
+"""A pod's end and, mostly, the driver's record of it are known so many seconds after the loss."""
 
 MEMORY_S = 600.0
 """How long a pod that is gone is remembered while the driver's documents are read: no record about
@@ -214,7 +217,7 @@ class Losses:
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
-        if by:
+        if by and not self._is_new(known):
             self.outlive(key, self._now - timedelta(seconds=NODE_SEEN_S))
             known = self._counted.get(key)
         if known:
@@ -300,6 +303,63 @@ class Losses:
                 self._put(uid, known.model_copy(update={"pod": pod}))
                 self._history.correct(known.number, pods=[pod], node=node)
                 return
+
+    def settle(self) -> None:
+        """Let rules end the run for those losses of which enough is known.
+
+        Other rules may be corrected, as the counts are. The end of a run is not: a spot node that
+        vanishes is a lost worker for most of a minute, and what its pod shows may be known before
+        what the rank has printed. Until then the run goes on.
+        """
+        for key, known in list(self._counted.items()):
+            if not known.undecided or known.collateral:
+                continue
+            entry, facts = entry_of(self._draft, known), known.facts or FailureFacts()
+            node, signs = (entry.node, entry.signs) if entry is not None else (None, "")
+            rule = first_match(self._rules, known.reason.value, facts)
+            if rule is None or rule.then != "Fail":  # the rules have changed
+                changes = self._ruled(known.reason, known.facts, node, signs)
+            elif self._may_be_spared(key, known, facts, node):
+                continue
+            else:
+                changes = {"rule": rule.key}
+            self._put(key, known.model_copy(update={"undecided": False, **changes}))
+
+    def _may_be_spared(
+        self, key: str, known: CountedDisruption, facts: FailureFacts, node: str | None
+    ) -> bool:
+        """Whether no rule may end the run for a loss after all."""
+        lost_s = seconds_since(known.time, self._now)
+        # Of a pod in which a rank trains again, see `outlive`, all has been told.
+        outlived = key.endswith(f"/{known.time}")
+        more = not outlived and lost_s < (TOLD_S if self._is_told(known) else HEALTHY_S)
+        lost = known.reason is LossReason.WORKER_LOST and not outlived
+        classes = [known.reason]
+        if lost and not self._class_is_certain(known, node, lost_s):
+            classes += FOUND_LATER
+        return may_be_spared(self._rules, classes, facts, more=more)
+
+    def _is_told(self, known: CountedDisruption) -> bool:
+        """Whether the driver has told of a loss, or is not to be waited for."""
+        number = self._draft.status.attempts[-1].number
+        progress = self._context.progress(number)
+        if known.recorded or known.pod is None or known.reason is LossReason.HEAD_LOST:
+            return True
+        if not self._context.driver_has_answered(number):
+            return True
+        records = progress.records if progress is not None else ()
+        return any(one.pod == known.pod and one.kind.is_disruption for one in records)
+
+    def _class_is_certain(self, known: CountedDisruption, node: str | None, lost_s: float) -> bool:
+        """Whether a worker that was lost without notice will prove to be nothing else."""
+        if lost_s < TOLD_S or self._is_new(known):
+            return False
+        if lost_s >= NODE_SEEN_S:
+            return True
+        state = self._context.node(node)
+        if state is not None:
+            return well_since(self._context, state, lost_s)
+        return lost_s >= HEALTHY_S and not self._context.unknown("Node")
 
     def leave_node(self, node: str, reason: str) -> None:
         """Exclude a node that is well, from the next pods on."""
@@ -453,7 +513,9 @@ class Losses:
     def _ruled(
         self, reason: LossReason, facts: FailureFacts | None, node: str | None, message: str
     ) -> dict[str, Any]:
-        """Fields of a counted loss: what is known of it, and which rule it meets."""
+        """Fields of a counted loss: what is known of it, and which rule it meets. One that ends the
+        run is left to `settle`.
+        """
         if facts is not None and facts.bad_node and node:
             self._avoided[node] = (facts.bad_node, True)
         if not self._rules:
@@ -464,11 +526,18 @@ class Losses:
             self._avoided.setdefault(node, (f"by rule {number}, as {message}", True))
         if rule is not None and rule.then == "RestartOnDemand":
             self._on_demand = capacity.by_rule(self._rules.index(rule) + 1, message)
+        ends = rule is not None and rule.then == "Fail"
         return {
             "facts": facts,
-            "rule": rule.key if rule else None,
+            "rule": rule.key if rule and not ends else None,
             "rule_pays": rule is not None and rule.has_own_budget,
+            "undecided": ends,
         }
+
+    def _is_new(self, known: CountedDisruption | None) -> bool:
+        """Whether a loss, however old it is, is seen only now: nodes are looked at after it."""
+        number = (known.number if known is not None else None) or 0
+        return number > self._context.written.losses
 
     def _is_recent(self, known: CountedDisruption) -> bool:
         return abs((parsed(known.time) - self._now).total_seconds()) <= SAME_LOSS_S

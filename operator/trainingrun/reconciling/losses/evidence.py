@@ -59,6 +59,7 @@ def record_losses(context: ReconcileContext, draft: StatusDraft, attempt: int) -
         for pod in context.index(attempt).unwell:
             _record_pod(context, losses, attempt, pod)
         _record_events(context, draft, losses, attempt)
+        losses.settle()
         _forget(context, draft, losses, draft.status.attempts[-1])
     return losses.findings()
 
@@ -72,6 +73,7 @@ def record_lost_nodes(
     losses = Losses(context, draft)
     for node, why in lost.items():
         _lose_node(context, losses, attempt, node, f"Node {node} is lost: {why}")
+    losses.settle()
     return losses.findings()
 
 

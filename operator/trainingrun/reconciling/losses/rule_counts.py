@@ -1,14 +1,87 @@
-"""How often failures have met the rules of `failures.rules`, and what those rules pay for."""
+"""Which rules of `failures.rules` failures have met, how often, and what those rules pay for."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainingrun_protocol.failure_rules import ContractRule
+from trainingrun_protocol.failure_rules import ContractRule, FailureFacts, first_match
 
-from ...api.status import LossReason
+from ...api.status import Loss, LossReason
 from ..bookkeeping import Bookkeeping, CountedDisruption, RuleCount
+from ..context import ReconcileContext
+from ..findings import StatusDraft
 from . import out_of_memory
+from .signs import control_sign
+
+FOUND_LATER = (
+    LossReason.PREEMPTED,
+    LossReason.EVICTED,
+    LossReason.NODE_LOST,
+    LossReason.OUT_OF_MEMORY,
+)
+"""What a worker that was lost without notice may prove to be, once its pod and node have told."""
+
+
+def may_be_spared(
+    rules: Sequence[ContractRule], classes: Iterable[LossReason], facts: FailureFacts, *, more: bool
+) -> bool:
+    """Whether no rule may end the run for a failure after all.
+
+    Args:
+        rules: Those of the run.
+        classes: What the failure may prove to be.
+        facts: What is known of it.
+        more: Whether more of that may follow.
+    """
+    return any(not _ends(rules, reason.value, facts, more=more) for reason in classes)
+
+
+def _ends(rules: Sequence[ContractRule], loss: str, facts: FailureFacts, *, more: bool) -> bool:
+    for rule in rules:
+        when, ends = rule.when, rule.then == "Fail"
+        if first_match([rule], loss, facts) is not None:
+            return ends
+        asks = when.reasons or when.exit_codes or when.log_pattern is not None
+        if more and asks and not ends and (not when.classes or loss in when.classes):
+            return False
+    return False
+
+
+def entry_of(draft: StatusDraft, known: CountedDisruption) -> Loss | None:
+    """Its entry in the history; None: the history has it no more, or not yet."""
+    history = draft.status.disruptions.history
+    return next((loss for loss in history if loss.number == known.number), None)
+
+
+def met_at_the_end(
+    context: ReconcileContext, draft: StatusDraft, reason: LossReason, told: FailureFacts
+) -> Counter[str]:
+    """How many losses have met each rule that ends the run, by its key, of those that are undecided
+    when their attempt ends: nothing more is told of them. But a worker whose node shows the sign of
+    a loss is not known to have been lost alone.
+
+    Args:
+        context: The reconcile in which it ends.
+        draft: Until then.
+        reason: Why it ends. A loss of that class is the same failure.
+        told: What is known of that.
+    """
+    rules, counts = context.run.spec.failures.contract_rules, Counter[str]()
+    for known in draft.bookkeeping.counted.values():
+        if not known.undecided or known.collateral:
+            continue
+        facts = known.facts or FailureFacts()
+        if known.reason is reason:
+            facts = facts.with_more(told)
+        rule = first_match(rules, known.reason.value, facts)
+        entry = entry_of(draft, known)
+        node = context.node(entry.node) if entry is not None else None
+        of_node = context.unknown("Node") or (node is not None and control_sign(context, node))
+        if known.reason is LossReason.WORKER_LOST and of_node:
+            continue
+        if rule is not None and rule.then == "Fail":
+            counts[rule.key] += 1
+    return counts
 
 
 def met(counted: Iterable[CountedDisruption]) -> Counter[str]:
