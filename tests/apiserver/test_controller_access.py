@@ -1,5 +1,7 @@
 """The operator works with exactly the rights that `trainingrun.cluster.resources` lists."""
 
+import functools
+
 from support.operators import (
     OPERATOR_NAMESPACE,
     PlaysHead,
@@ -23,6 +25,22 @@ def remove_what_former_tests_left(apiserver) -> None:
         )
 
 
+def status_of_run(apiserver, namespace: str) -> dict:
+    return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
+
+
+async def finish_a_run(apiserver, namespace: str, head: PlaysHead) -> None:
+    """A run succeeds, its objects go, and its own time is over a second later."""
+    kuberay = PlaysKubeRay(apiserver, namespace)
+    run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
+    await eventually(lambda: status_of_run(apiserver, namespace).get("attempt") == 1)
+    kuberay.starts(run)
+    head.document = {"attempt": 1, "fencingToken": 1, "state": "Succeeded", "result": {}}
+    kuberay.says("digits-1", "SUCCEEDED", "Complete")
+    await eventually(lambda: kuberay.jobs() == [])
+    kuberay.takes_the_pods_away(run)
+
+
 async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tuple[str, str], float]:
     """A run from its beginning to its deletion by TTL; the API calls by method and code."""
     async with PlaysHead().listening() as head:
@@ -34,20 +52,9 @@ async def walk_through(apiserver, namespace: str, *namespaces: str) -> dict[tupl
                 type(settings.operator)(kuberay_check_s=0.3), settings.render, settings.reconcile
             )
         operator = Operator(settings, credentials_of(apiserver), head.target)
-        kuberay = PlaysKubeRay(apiserver, namespace)
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainingruns"
-
-        def status() -> dict:
-            return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
-
         async with running(operator):
-            run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
-            await eventually(lambda: status().get("attempt") == 1)
-            kuberay.starts(run)
-            head.document = {"attempt": 1, "fencingToken": 1, "state": "Succeeded", "result": {}}
-            kuberay.says("digits-1", "SUCCEEDED", "Complete")
-            await eventually(lambda: kuberay.jobs() == [])
-            kuberay.takes_the_pods_away(run)
+            await finish_a_run(apiserver, namespace, head)
             await eventually(lambda: not apiserver.request("GET", path)["items"])
         return {
             (sample.labels["method"], sample.labels["code"]): sample.value
@@ -88,18 +95,8 @@ async def test_a_run_that_may_not_be_deleted_after_its_time_says_so(apiserver, n
     async with PlaysHead().listening() as head:
         settings = settings_for(namespace, lease_name="trainingrun-operator")
         operator = Operator(settings, credentials_of(apiserver), head.target)
-        kuberay = PlaysKubeRay(apiserver, namespace)
-
-        def status() -> dict:
-            return apiserver.get(API_VERSION, KIND, "digits", namespace).get("status", {})
-
         async with running(operator):
-            run = apiserver.create(a_run(namespace, ttlSecondsAfterFinished=1))
-            await eventually(lambda: status().get("attempt") == 1)
-            kuberay.starts(run)
-            head.document = {"attempt": 1, "fencingToken": 1, "state": "Succeeded", "result": {}}
-            kuberay.says("digits-1", "SUCCEEDED", "Complete")
-            await eventually(lambda: kuberay.jobs() == [])
-            kuberay.takes_the_pods_away(run)
+            await finish_a_run(apiserver, namespace, head)
+            status = functools.partial(status_of_run, apiserver, namespace)
             await eventually(lambda: "delete the TrainingRun digits" in str(status()["conditions"]))
         assert status()["phase"] == "Succeeded"
