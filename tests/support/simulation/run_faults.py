@@ -223,6 +223,11 @@ RULES = [
         {"when": {"classes": ["Preempted", "ApplicationError"]}, "then": "RestartOnDemand"},
         {"when": {"exitCodes": [137]}, "then": "RestartOnDemand", "maxRestarts": 2},
     ],
+    [
+        {"when": {"classes": ["Preempted", "NodeLost", "OutOfMemory"]}, "then": "Ignore"},
+        {"when": {"classes": ["WorkerLost"], "exitCodes": [1]}, "then": "Restart"},
+        {"when": {"classes": ["WorkerLost"]}, "then": "Fail"},
+    ],
 ]
 """Values of failures.rules."""
 
@@ -230,7 +235,7 @@ RULES = [
 @fault("budgets")
 def user_changes_rules(story: Story, choice: int) -> None:
     failures = copy.deepcopy(story.operator.spec.get("failures", {}))
-    story.change(failures={**failures, "rules": [*RULES, []][choice % 4]})
+    story.change(failures={**failures, "rules": [*RULES, []][choice % 5]})
 
 
 @fault("budgets")
