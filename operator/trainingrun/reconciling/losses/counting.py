@@ -217,7 +217,7 @@ class Losses:
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
-        if by and not self._is_new(known):
+        if known and by and not self._is_new(known):
             self.outlive(key, self._now - timedelta(seconds=NODE_SEEN_S))
             known = self._counted.get(key)
         if known:
