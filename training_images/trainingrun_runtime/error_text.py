@@ -7,8 +7,6 @@ import os
 import traceback
 from collections.abc import Collection
 
-from trainingrun_protocol.wire import encodable
-
 from .masking import Masking
 
 _NAMED = 5
@@ -30,7 +28,7 @@ def trace_of(error: BaseException) -> str:
 
 def without_secrets(text: str) -> str:
     """A text without those of this process's environment, such as UTF-8 can hold."""
-    return Masking(os.environ)(encodable(text).encode()).decode()
+    return Masking(os.environ).text(text)
 
 
 def first_line(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from trainingrun_protocol.secret_text import (
     is_secret_name,
     parts,
 )
+from trainingrun_protocol.wire import encodable
 
 MASK = b"***"
 _USERINFO = re.compile(USERINFO.encode())
@@ -44,6 +45,10 @@ class Masking:
         if self._secrets is not None:
             text = self._secrets.sub(MASK, text)
         return _USERINFO.sub(MASK, text) if b"://" in text and b"@" in text else text
+
+    def text(self, text: str) -> str:
+        """A text without secrets, such as UTF-8 can hold."""
+        return self(encodable(text).encode()).decode(errors="replace")
 
     def beginning(self, line: bytes) -> tuple[bytes, bytes]:
         """What is known of a line whose end is not there yet, without secrets, and the rest of it.

@@ -180,7 +180,7 @@ class RunSpec(Model):
         Rule(
             "!has(self.sweep) || self.sweep.concurrency * self.workers.count <= 1000",
             "must be at most 1000 workers in all, workers.count for each trial; lower one of them",
-            lambda spec: spec.sweep is None or spec.sweep.concurrency * spec.workers.count <= 1000,
+            lambda spec: spec.asked_workers <= 1000,
             "sweep.concurrency",
         ),
         Rule(
@@ -295,6 +295,13 @@ class RunSpec(Model):
             (of_head, [common, (("head", "podTemplate"), self.head.pod_template)]),
             (of_worker, [common, (("workers", "podTemplate"), self.workers.pod_template)]),
         ]
+
+    @property
+    def asked_workers(self) -> int:
+        """Workers as written, also of a sweep that has fewer trials: limits are about these, since
+        the API server's rules and the chart's policy do not count trials.
+        """
+        return self.workers.count * (self.sweep.concurrency if self.sweep else 1)
 
     @property
     def total_workers(self) -> int:

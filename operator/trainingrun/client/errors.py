@@ -4,21 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..api.errors import RunError, UnreachableError
+from ..api.errors import RunError
+from ..api.errors import UnreachableError as UnreachableError
 
 if TYPE_CHECKING:
     from trainingrun_runtime.store.storage_errors import StorageError
-
-__all__ = [
-    "ForbiddenError",
-    "NoLogError",
-    "NotBegunError",
-    "NotFoundError",
-    "RefusedError",
-    "RunTimeoutError",
-    "UnreachableError",
-    "bucket_access",
-]
 
 
 class NotFoundError(RunError):

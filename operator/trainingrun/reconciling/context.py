@@ -314,14 +314,8 @@ class ReconcileContext:
 
     def driver_answers(self, number: int) -> bool:
         """Whether the driver answered this process's last poll, and has not ended."""
-        progress, age_s = self.live_progress(number), self.observed.progress_age_s
-        return (
-            progress is not None
-            and not progress.state.final
-            and self.observed.progress_failing_s is None
-            and age_s is not None
-            and age_s < self.settings.final_progress_s
-        )
+        is_read = self.progress(number) is not None and self.observed.progress_failing_s is None
+        return is_read and self.driver_has_answered(number)
 
     def driver_has_answered(self, number: int) -> bool:
         """Whether the driver has answered lately, or nobody knows yet: one poll that fails does
@@ -337,6 +331,11 @@ class ReconcileContext:
             and age_s is not None
             and age_s < patience_s
         )
+
+    def store_may_answer(self, number: int) -> bool:
+        """Whether the driver, as far as is known, does not wait for its bucket."""
+        progress = self.live_progress(number)
+        return progress is None or progress.storage_error is None
 
     def wanted_workers(self, draft: StatusDraft) -> int:
         """Workers of the current attempt as it was rendered: its world size."""

@@ -181,7 +181,7 @@ def exceeded(spec: RunSpec, defaults: AppliedDefaults | None) -> list[str]:
 
 
 def _exceeded(spec: RunSpec, most: Maximum, whose: str) -> Iterator[str]:
-    workers = _asked_workers(spec)
+    workers = spec.asked_workers
     if most.workers is not None and workers > most.workers:
         field = "workers.count times sweep.concurrency" if spec.sweep else "workers.count"
         yield f"spec.{field} is {workers}; {whose} allows at most {most.workers} workers"
@@ -210,16 +210,9 @@ def _exceeded(spec: RunSpec, most: Maximum, whose: str) -> Iterator[str]:
         )
 
 
-def _asked_workers(spec: RunSpec) -> int:
-    """As written: a sweep has fewer where there are fewer trials, which the chart's policy, that
-    says the same, does not count.
-    """
-    return spec.workers.count * (spec.sweep.concurrency if spec.sweep else 1)
-
-
 def _accelerators(spec: RunSpec) -> int:
     each = spec.workers.accelerator.count if spec.workers.accelerator else 0
-    return each * (_asked_workers(spec) + spec.workers.standby * spec.workers.per_pod)
+    return each * (spec.asked_workers + spec.workers.standby * spec.workers.per_pod)
 
 
 def within_limits(spec: RunSpec, defaults: AppliedDefaults | None) -> RunSpec:

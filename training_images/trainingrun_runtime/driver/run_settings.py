@@ -12,7 +12,6 @@ from typing import Any
 
 from trainingrun_protocol.contract import WORKER_RESOURCE, RunContract
 from trainingrun_protocol.secret_text import is_secret_name
-from trainingrun_protocol.wire import encodable
 
 from ..error_text import first_line
 from ..masking import MASK, Masking
@@ -125,7 +124,7 @@ def _without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def _shown(masking: Masking, text: str) -> str:
-    shown = masking(encodable(text).encode()).decode(errors="replace")
+    shown = masking.text(text)
     return shown if len(shown) <= LONGEST_VALUE else f"{shown[: LONGEST_VALUE - 1]}…"
 
 

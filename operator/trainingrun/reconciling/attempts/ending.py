@@ -161,8 +161,7 @@ def _by_ray_job(
     # it. KubeRay deletes its RayCluster some minutes later; a checkpoint before that loses no step.
     if reason in INFRASTRUCTURE_REASONS and context.driver_has_answered(attempt.number):
         given_up_at = changes["given_up"] = draft.bookkeeping.given_up or written(context.now)
-        progress = context.live_progress(attempt.number)
-        saves = progress is None or progress.storage_error is None
+        saves = context.store_may_answer(attempt.number)
         within_s = LONGEST_LAST_SAVE_S if saves else context.settings.suspend_deadline_s
         if seconds_since(given_up_at, context.now) < within_s:
             return Findings(bookkeeping=changes, actions=(RequestSuspend(attempt.number),))

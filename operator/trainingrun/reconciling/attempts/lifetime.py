@@ -81,9 +81,7 @@ def request_suspension(context: ReconcileContext, draft: StatusDraft, attempt: A
         return Findings(end=_end("Suspended before the driver had anything to save"))
     requested = draft.bookkeeping.suspend_asked or written(context.now)
     within_s = context.settings.suspend_deadline_s
-    progress = context.live_progress(attempt.number)
-    saves = progress is None or progress.storage_error is None
-    if context.driver_has_answered(attempt.number) and saves:
+    if context.driver_has_answered(attempt.number) and context.store_may_answer(attempt.number):
         within_s = max(within_s, LONGEST_SAVE_S)  # a step or an upload may take that long
     if seconds_since(requested, context.now) >= within_s and context.can_be_empty:
         message = f"Suspended without a last checkpoint: none was made within {round(within_s)} s"
