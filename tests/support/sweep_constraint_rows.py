@@ -135,6 +135,16 @@ SWEEP_ROWS: list[Row] = [
         {"min": 1, "max": 2, "scale": "exponential"},
         'supported values: "linear", "log"',
     ),
+    *[
+        _parameter(
+            f".{field}",
+            "rule",
+            {"min": 1, "max": 2, field: other},
+            {"values": [1, 2], field: other},
+            f"leave out {field} with values, which are tried as they are",
+        )
+        for field, other in (("scale", "log"), ("type", "integer"))
+    ],
     _parameter(
         ".type",
         "enum",

@@ -65,6 +65,18 @@ class SweepParameter(Model):
             "min",
         ),
         Rule(
+            "has(self.min) || has(self.max) || self.scale == 'linear'",
+            "leave out scale with values, which are tried as they are",
+            lambda p: p.min is not None or p.max is not None or p.scale == "linear",
+            "scale",
+        ),
+        Rule(
+            "has(self.min) || has(self.max) || self.type == 'float'",
+            "leave out type with values, which are tried as they are",
+            lambda p: p.min is not None or p.max is not None or p.type == "float",
+            "type",
+        ),
+        Rule(
             # CEL does not see the items, but fails to read null. Unless it does so at creation, it
             # does at each later write, that of the status included.
             "self == self",
