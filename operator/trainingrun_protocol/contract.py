@@ -101,10 +101,12 @@ class ContractCode(ContractStorage):
 
 
 class ContractTorchrun(Wire):
-    """A script that torchrun would start on each rank."""
+    """A script or module that torchrun would start on each rank."""
 
-    script: str
-    """Its path; a relative one is below the code's folder."""
+    script: str | None = None
+    """The script's path; a relative one is below the code's folder. None: a module is started."""
+    module: str | None = None
+    """The module, as of `python -m`."""
     args: list[str] = Field(default_factory=list)
     """Its arguments."""
 

@@ -17,10 +17,11 @@ import torch
 import yaml
 
 from support.local_runs import Run, two_workers
+from support.packages import zipped
 from support.ports import free_port
 from support.processes import wait_for
 from trainingrun.local.ray_nodes import LocalRay, Preemption
-from trainingrun_protocol.contract import ContractHang, ContractTorchrun
+from trainingrun_protocol.contract import ContractCode, ContractHang, ContractTorchrun
 from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import RecordKind, RunState
 from trainingrun_runtime.store import kept_output, kept_stacks, manifest, run_result, verification
@@ -252,6 +253,36 @@ dist.barrier()
     assert failure.message == "rank 1 raised ValueError: bad batch (train.py:6)"
     assert 'raise ValueError("bad batch")' in failure.traceback
     assert not run.scripts()
+
+
+@pytest.mark.slow
+def test_a_module_of_the_code_is_started_as_by_torchrun_m(
+    a_run: Callable[..., Started], tmp_path: Path
+) -> None:
+    """It imports from its own package, which a file named as the script could not."""
+    module = """
+import os, sys
+from pathlib import Path
+from .names import NAME
+Path(sys.argv[1], f"{NAME}-{os.environ['RANK']}").write_text(__name__)
+"""
+    files = {"jobs/names.py": 'NAME = "rank"\n', "jobs/train.py": module}
+    code = ContractCode(uri=zipped(tmp_path / "code.zip", files).as_uri())
+    started = ContractTorchrun(module="jobs.train", args=[FOLDER])
+    run = a_run("")
+    run.contract = run.contract.model_copy(update={"code": code, "torchrun": started})
+    assert run.drive() == 0, run.log()
+    (newest,) = manifest.committed(run.bucket)
+    kept = {name: run.bucket.get(f"{newest.path}/{name}") for name in ("rank-0", "rank-1")}
+    assert kept == {"rank-0": b"__main__", "rank-1": b"__main__"}
+
+    nowhere = ContractTorchrun(module="elsewhere.train")
+    run = a_run("")
+    run.contract = run.contract.model_copy(update={"torchrun": nowhere})
+    assert run.drive() == 1, run.log()
+    failure = run.progress().failure
+    assert failure is not None
+    assert "training.torchrun.module elsewhere.train is not in the image" in failure.message
 
 
 DESCRIBES = """

@@ -256,6 +256,17 @@ def test_without_a_traceback_nothing_is_found(lines: list[str]) -> None:
     assert script_process.raised(lines) is None
 
 
+@pytest.mark.parametrize("module", ["json.nothing", "json", "json.tool.nothing"])
+def test_a_module_that_python_does_not_find_is_told_as_an_import_of_it_is(module: str) -> None:
+    """Python prints no traceback then."""
+    command = [sys.executable, "-m", module]
+    printed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False).stderr
+    found = script_process.raised(["a warning", *printed.splitlines()])
+    assert found is not None
+    assert found[0] == "ModuleNotFoundError"
+    assert module in found[1]
+
+
 def test_an_exit_code_without_an_error_is_told_as_sys_exit_is(
     start: Callable[[str], ScriptProcess],
 ) -> None:

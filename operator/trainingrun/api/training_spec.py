@@ -41,6 +41,13 @@ _RELATIVE = (
     "in the image"
 )
 _CREDENTIALS = r"https?://[^/\s@]*@"
+_MODULE = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*"
+_SHORT_ARGS = Rule(
+    f"!has(self.args) || self.args.map(a, size(a)).sum() <= {MAX_ARGS_CHARACTERS}",
+    f"must have at most {MAX_ARGS_CHARACTERS} characters in all; put larger things into a file",
+    lambda started: sum(map(len, started.args)) <= MAX_ARGS_CHARACTERS,
+    "args",
+)
 
 
 class ScriptSource(Model):
@@ -80,23 +87,58 @@ class ScriptSource(Model):
             r"[.]?[A-Za-z0-9_-][A-Za-z0-9._-]*",
             "must be a key of the ConfigMap, such as train.py: letters, digits, '.', '_' and '-'",
         ),
-        Rule(
-            f"!has(self.args) || self.args.map(a, size(a)).sum() <= {MAX_ARGS_CHARACTERS}",
-            f"must have at most {MAX_ARGS_CHARACTERS} characters in all; put larger things into a "
-            "file",
-            lambda script: sum(map(len, script.args)) <= MAX_ARGS_CHARACTERS,
-            "args",
-        ),
+        _SHORT_ARGS,
     )
 
 
 class Torchrun(Model):
-    """A script that is started with torchrun elsewhere."""
+    """A script or module that is started with torchrun elsewhere. Each worker runs it in a process
+    of its own, with the variables that torchrun sets. `$(NAME)` in args is the value of a variable,
+    such as $(TRAININGRUN_CHECKPOINT_DIR), the folder whose files are the run's checkpoints.
+    """
 
-    script: ScriptSource
-    """The script. Each worker runs it in a process of its own, with the variables that torchrun
-    sets. `$(NAME)` in its args is the value of a variable, such as $(TRAININGRUN_CHECKPOINT_DIR),
-    the folder whose files are the run's checkpoints."""
+    script: ScriptSource | None = None
+    """The script."""
+    module: str | None = Field(default=None, max_length=253)
+    """In place of a script a module, as with `torchrun -m`, in the image, in `code` or in
+    `requirements`. Exactly one of script and module is set."""
+    args: list[Argument] = Field(
+        default_factory=list,
+        max_length=100,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    """Arguments of the module; those of a script are in script.args."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.script) != has(self.module)",
+            "set exactly one of script (a file) and module (as with torchrun -m)",
+            lambda torchrun: (torchrun.script is None) != (torchrun.module is None),
+        ),
+        matching(
+            "module",
+            _MODULE,
+            "must be the name of a module, such as torchtitan.train; a file is named by script",
+        ),
+        Rule(
+            "!has(self.module) || !self.module.endsWith('.py')",
+            "names a file; name its module, without .py, or set script.path",
+            lambda torchrun: torchrun.module is None or not torchrun.module.endswith(".py"),
+            "module",
+        ),
+        Rule(
+            "!has(self.args) || self.args.size() == 0 || has(self.module)",
+            "are those of a module; put the arguments of a script into script.args",
+            lambda torchrun: not torchrun.args or torchrun.module is not None,
+            "args",
+        ),
+        _SHORT_ARGS,
+    )
+
+    @property
+    def all_args(self) -> list[Argument]:
+        """The arguments of the script or module."""
+        return self.script.args if self.script is not None else self.args
 
 
 class CodeSource(Model):
@@ -167,8 +209,8 @@ class Training(Model):
     script: ScriptSource | None = None
     """A Ray Train script, run as it is, on the head."""
     torchrun: Torchrun | None = None
-    """A script of PyTorch that is started with torchrun elsewhere, run as it is, on every worker.
-    Exactly one of function, script and torchrun is set."""
+    """A script or module of PyTorch that is started with torchrun elsewhere, run as it is, on every
+    worker. Exactly one of function, script and torchrun is set."""
     code: CodeSource | None = None
     """Code that is not in the image; `trainingrun submit --code FOLDER` uploads it."""
     requirements: list[Requirement] = Field(
@@ -194,15 +236,15 @@ class Training(Model):
             "[has(self.__function__), has(self.script), has(self.torchrun)]"
             ".filter(given, given).size() == 1",
             "set exactly one of training.function (module:function), training.script (a Ray Train "
-            "script) and training.torchrun (a script that torchrun starts elsewhere); both scripts "
-            "are a file in a ConfigMap, in the image or in training.code",
+            "script) and training.torchrun (a script or module that torchrun starts elsewhere); "
+            "scripts are a file in a ConfigMap, in the image or in training.code",
             lambda training: (
                 [training.function, training.script, training.torchrun].count(None) == 2
             ),
         ),
         matching(
             "function",
-            r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*",
+            rf"{_MODULE}:[A-Za-z_][A-Za-z0-9_]*",
             "must be module:function, such as trainingrun_runtime.examples.digits:train",
         ),
         Rule(
@@ -224,12 +266,14 @@ class Training(Model):
             "script.path",
         ),
         Rule(
-            "!has(self.torchrun) || !has(self.torchrun.script.path) || "
-            "self.torchrun.script.path.startsWith('/') || has(self.code)",
+            "!has(self.torchrun) || !has(self.torchrun.script) || "
+            "!has(self.torchrun.script.path) || self.torchrun.script.path.startsWith('/') || "
+            "has(self.code)",
             _RELATIVE,
             lambda training: (
                 training.code is not None
                 or training.torchrun is None
+                or training.torchrun.script is None
                 or training.torchrun.script.path is None
                 or training.torchrun.script.path.startswith("/")
             ),

@@ -75,7 +75,9 @@ which Linux takes no 128 KiB; what else is in it needs less than the rest."""
 
 def _contract_fits(spec: "RunSpec") -> bool:
     training, sweep = spec.training, spec.sweep
-    args = training.any_script.args if training.any_script else []
+    args = training.script.args if training.script else []
+    if training.torchrun is not None:
+        args = training.torchrun.all_args
     rules = [rule.to_dict() for rule in spec.failures.contract_rules]
     swept = sweep.to_dict() if sweep else None
     passed = [training.config, training.requirements, args, swept, rules]

@@ -162,7 +162,7 @@ def _ray_starts() -> Iterator[None]:
 def _with_script(rendered: RunContract, script: Path | None) -> dict[str, Any]:
     """The script as it is on this machine."""
     path = str(script) if script else None
-    if rendered.torchrun is not None:
+    if rendered.torchrun is not None and path is not None:
         return {"torchrun": rendered.torchrun.model_copy(update={"script": path})}
     return {"script": path}
 

@@ -130,7 +130,8 @@ def contract(run: TrainingRun, number: int, settings: RenderSettings) -> RunCont
 def _torchrun(started: Torchrun | None) -> ContractTorchrun | None:
     if started is None:
         return None
-    return ContractTorchrun(script=str(script_path(started.script)), args=started.script.args)
+    script = str(script_path(started.script)) if started.script else None
+    return ContractTorchrun(script=script, module=started.module, args=started.all_args)
 
 
 def _checkpoints(run: TrainingRun) -> ContractCheckpoints:

@@ -74,7 +74,7 @@ def of(contract: RunContract, environment: Mapping[str, str]) -> RunSettings:
     started = contract.torchrun
     script, given = contract.script, contract.script_args
     if started is not None:
-        script, given = started.script, started.args
+        script, given = started.script or f"-m {started.module}", started.args
     arguments = _without_secrets(given)[:_MOST_ARGUMENTS]
     resources = contract.resources_per_worker
     return RunSettings(

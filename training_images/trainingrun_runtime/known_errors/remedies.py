@@ -382,8 +382,8 @@ REMEDIES: dict[str, Remedy] = {
     "as-under-torchrun": Remedy(
         r"torch\.distributed using env:// rendezvous: environment variable|"
         r"^KeyError: '(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)'",
-        "put the training into a function and call TorchTrainer(function).fit(), or name it in "
-        "training.function: a script runs once, beside the ranks, and not on each rank",
+        "put the script into training.torchrun, which starts it on each rank as torchrun does; "
+        "training.script runs once, beside the ranks, and calls TorchTrainer(function).fit()",
     ),
     "no-process-group": Remedy(
         r"Default process group has not been initialized",

@@ -26,6 +26,8 @@ _TRACE = "Traceback (most recent call last):"
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?")
 """What PyTorch puts before each line of the traceback of a rank."""
 _FRAME = re.compile(r'\s+File "(.+)", line (\d+)')
+_NO_MODULE = re.compile(r"\S*python\S*: ((?:No module named|Error while finding module) .+)")
+"""What `python -m` prints in place of a traceback."""
 _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?::\s*(.*))?$")
 
 
@@ -124,6 +126,9 @@ def raised(lines: Sequence[str]) -> tuple[str, str, str | None, str] | None:
     Args:
         lines: of the end of an error output.
     """
+    told = _NO_MODULE.fullmatch(lines[-1]) if lines else None
+    if told is not None:
+        return "ModuleNotFoundError", told[1], None, lines[-1]
     begins = [i for i, line in enumerate(lines) if _OF_RANK.sub("", line) == _TRACE]
     if not begins:
         return None

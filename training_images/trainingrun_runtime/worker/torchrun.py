@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,7 @@ class TorchrunScript:
             Preempted, Suspended: the worker group ends, and what the scripts have written is kept.
             BaseException: the script has failed; see `ScriptProcess.error`.
         """
-        path = Path(self._script.script).absolute()
-        if not path.is_file():
-            raise FileNotFoundError(f"training.torchrun.script {path} is no file; correct its path")
+        command = self._command()
         worker = this_worker()
         if worker.keeps_batch:
             raise ValueError(kept_batch.use_microbatches("a script of torchrun takes its own data"))
@@ -114,14 +113,31 @@ class TorchrunScript:
                 CONFIG_ENV: json.dumps(self._config),
                 CHECKPOINT_FOLDER_ENV: str(folder.path),
             }
-            _Rank(worker, place, folder, self._command(path, environment), environment, lock).run()
+            command += (with_variables(each, environment) for each in self._script.args)
+            _Rank(worker, place, folder, command, environment, lock).run()
         finally:
             os.close(lock)
             del store
 
-    def _command(self, path: Path, environment: Mapping[str, str]) -> list[str]:
-        arguments = [with_variables(each, environment) for each in self._script.args]
-        return [environment.get("PYTHON_EXEC", sys.executable), "-u", str(path), *arguments]
+    def _command(self) -> list[str]:
+        """What to run, without its arguments.
+
+        Raises:
+            FileNotFoundError, ModuleNotFoundError: it is not there.
+        """
+        python, module = os.environ.get("PYTHON_EXEC", sys.executable), self._script.module
+        if module is not None:
+            # The package alone: its own modules are found by importing it.
+            if find_spec(module.partition(".")[0]) is None:
+                raise ModuleNotFoundError(
+                    f"training.torchrun.module {module} is not in the image, in training.code or "
+                    "in training.requirements; correct its name, or add it there"
+                )
+            return [python, "-u", "-m", module]
+        path = Path(self._script.script or "").absolute()
+        if not path.is_file():
+            raise FileNotFoundError(f"training.torchrun.script {path} is no file; correct its path")
+        return [python, "-u", str(path)]
 
 
 def _store() -> "TCPStore":
