@@ -926,12 +926,12 @@ ROWS += [
     *by_rule(
         "spec.training.torchrun",
         "set exactly one of script (a file) and module (as with torchrun -m)",
-        [{"script": _CODE}, {"module": "torchtitan.train"}],
-        [{}, {"script": _CODE, "module": "torchtitan.train"}],
+        [{"script": _CODE}, {"module": "my_package.train"}],
+        [{}, {"script": _CODE, "module": "my_package.train"}],
     ),
     *by_rule(
         "spec.training.torchrun.module",
-        "must be the name of a module, such as torchtitan.train; a file is named by script",
+        "must be the name of a module, such as my_package.train; a file is named by script",
         [{"module": "train"}, {"module": "a.b_1._c"}],
         [{"module": bad} for bad in ("train/main", "a..b", "a:b", "-m", "a b", "1a", "")],
         "spec.training.torchrun",

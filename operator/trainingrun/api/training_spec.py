@@ -118,7 +118,7 @@ class Torchrun(Model):
         matching(
             "module",
             _MODULE,
-            "must be the name of a module, such as torchtitan.train; a file is named by script",
+            "must be the name of a module, such as my_package.train; a file is named by script",
         ),
         Rule(
             "!has(self.module) || !self.module.endsWith('.py')",
