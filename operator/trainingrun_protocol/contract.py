@@ -300,6 +300,11 @@ class RunContract(Wire):
     """Which trial of a sweep this is; none: a run, or the sweep itself."""
 
     @property
+    def on_one_machine(self) -> bool:
+        """Whether it is a local run: no operator judges a loss, and nobody replaces a pod."""
+        return self.image is None
+
+    @property
     def elastic(self) -> bool:
         """Whether the number of workers may change while it trains."""
         return self.minimum_workers is not None and self.minimum_workers < self.workers

@@ -18,6 +18,7 @@ from support.operators import (
 )
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cli.main import app
+from trainingrun.cluster import defaults
 from trainingrun.cluster.api_client import Connection
 from trainingrun.controller.operator import Operator
 from trainingrun.controller.tokens import KEY_SECRET, Tokens
@@ -77,7 +78,10 @@ def token_secret(apiserver):
 
 @pytest.fixture
 def user(monkeypatch, namespace) -> str:
-    """Every request of the operator is made as this user."""
+    """Every request of the operator is made as this user. What it may not read at first it may not
+    read at all: no run waits for it.
+    """
+    monkeypatch.setattr(defaults, "NO_ROLE_AFTER_S", 0.0)
     name, real = f"operator-of-{namespace}", Connection._headers
 
     def headers(self, content_type):

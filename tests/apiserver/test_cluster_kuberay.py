@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from support.apiserver import APPLY, ApiServer, running_apiserver
+from support.apiserver import APPLY, MERGE, ApiServer, running_apiserver
 from support.binaries import kuberay_crds
 from support.operators import (
     RAY_API,
@@ -20,10 +20,17 @@ from support.operators import (
     owned_by,
     watching,
 )
+from support.permissions import CLUSTER_RULES
 from trainingrun.api.crd import crd
+from trainingrun.cluster import kuberay as kuberay_module
 from trainingrun.cluster import watches as watch_module
 from trainingrun.cluster.api_client import ClusterError, Connection
-from trainingrun.cluster.kuberay import NEEDED_FIELD, KubeRayNamespaces, crd_verdict
+from trainingrun.cluster.kuberay import (
+    BINDING_PATH,
+    NEEDED_FIELD,
+    KubeRayNamespaces,
+    crd_verdict,
+)
 from trainingrun.cluster.live_cluster import KubernetesCluster
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Ref
@@ -206,8 +213,19 @@ def binding(name: str, *subjects: dict) -> dict:
     }
 
 
+@pytest.fixture
+def bind(apiserver: ApiServer):
+    """Creates KubeRay's ClusterRoleBinding; it is gone after the test."""
+    yield lambda *subjects: apiserver.create(binding("kuberay-operator", *subjects))
+    apiserver.request("DELETE", BINDING_PATH)
+
+
+def account_in(namespace: str) -> dict:
+    return {"kind": "ServiceAccount", "name": "kuberay-operator", "namespace": namespace}
+
+
 async def test_kuberays_namespace_is_found_by_its_cluster_role_binding_and_by_no_label(
-    apiserver: ApiServer,
+    apiserver: ApiServer, bind
 ):
     """Any user can label a pod like KubeRay's; only an administrator writes such a binding."""
     somebodys = apiserver.new_namespace()
@@ -229,17 +247,55 @@ async def test_kuberays_namespace_is_found_by_its_cluster_role_binding_and_by_no
         async with asyncio.timeout(30):
             await found.known()
         assert found.namespaces == ()
-        account = {"kind": "ServiceAccount", "name": "kuberay-operator", "namespace": "ray-system"}
         somebody = {"kind": "User", "name": "x", "apiGroup": "rbac.authorization.k8s.io"}
-        await asyncio.to_thread(apiserver.create, binding("kuberay-operator", account, somebody))
+        await asyncio.to_thread(bind, account_in("ray-system"), somebody)
         await eventually(lambda: found.namespaces == ("ray-system",))
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await connection.close()
-        await asyncio.to_thread(
-            apiserver.request,
-            "DELETE",
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/kuberay-operator",
-        )
+
+
+@pytest.mark.parametrize("lost", ["the role", "the credentials", "the subjects"])
+async def test_where_kuberay_was_found_it_stays_while_its_binding_says_nothing(
+    apiserver: ApiServer, bind, grant, monkeypatch, lost
+):
+    """Each change of the namespace rewrites the NetworkPolicy of every running run."""
+    answers: list[str] = []
+    take_back = grant(CLUSTER_RULES)
+    bind(account_in("ray-system"))
+    connection = Connection(credentials_of(apiserver), count=lambda _, code: answers.append(code))
+    monkeypatch.setattr(kuberay_module, "AGAIN_S", 0.1)
+    found = KubeRayNamespaces(connection, retry_s=0.1)
+    task = asyncio.create_task(found.run())
+    real = Connection._headers
+    try:
+        await eventually(lambda: found.namespaces == ("ray-system",))
+        if lost == "the role":
+            await asyncio.to_thread(take_back)
+            await eventually(lambda: answers[-1] == "403")
+        elif lost == "the credentials":
+            refused = {"Authorization": "Bearer wrong"}
+            monkeypatch.setattr(Connection, "_headers", lambda *_: {**real(*_), **refused})
+            await eventually(lambda: answers[-1] == "401")
+        else:
+            none = {"subjects": None}
+            await asyncio.to_thread(apiserver.request, "PATCH", BINDING_PATH, none, MERGE)
+        answers.clear()
+        await eventually(lambda: len(answers) > 1)
+        assert found.namespaces == ("ray-system",)
+        monkeypatch.setattr(kuberay_module, "AGAIN_S", 300.0)
+        answers.clear()
+        await eventually(lambda: len(answers) > 2, "it is read again soon")
+
+        moved = {"subjects": [account_in("moved")]}
+        await asyncio.to_thread(apiserver.request, "PATCH", BINDING_PATH, moved, MERGE)
+        monkeypatch.setattr(Connection, "_headers", real)
+        grant(CLUSTER_RULES)
+        await eventually(lambda: found.namespaces == ("moved",))
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await connection.close()

@@ -16,10 +16,10 @@ from support.operators import (
     watches_are_open,
     watching,
 )
+from support.permissions import CLUSTER_RULES, RUN_RULES
 from trainingrun.cluster import watches as watch_module
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.live_cluster import KubernetesCluster
-from trainingrun.cluster.resources import CLUSTER_RULES, RUN_RULES
 from trainingrun.controller import handlers
 from trainingrun.reconciling.model import Observed
 

@@ -1,4 +1,4 @@
-"""The operator works with exactly the rights that `trainingrun.cluster.resources` lists."""
+"""The operator works with exactly the rights that `support.permissions` lists."""
 
 import functools
 
@@ -12,8 +12,8 @@ from support.operators import (
     running,
     settings_for,
 )
+from support.permissions import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.resources import CLUSTER_RULES, NODE_LEASE_RULES, OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 
 

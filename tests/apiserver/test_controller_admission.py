@@ -14,11 +14,12 @@ from support.operators import (
     a_run,
     credentials_of,
     eventually,
+    reconciled_again,
     running,
     settings_for,
     settled,
 )
-from support.webhooks import HeldWebhook
+from support.webhooks import EVENTS, HeldWebhook
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.controller.leadership import WRITE_S
 from trainingrun.controller.operator import Operator
@@ -52,6 +53,21 @@ async def test_runs_behind_a_slow_webhook_begin_and_hold_up_no_run_of_another_na
         webhook.released.set()
         await eventually(lambda: len(kuberay.jobs()) == RUNS)
         assert len(webhook.held) == RUNS, "none was given up and sent again"
+
+
+async def test_a_slow_webhook_on_events_holds_up_no_reconcile(
+    apiserver, namespace, kuberay, new_operator, tmp_path
+):
+    """It answers none of them, and the API server would wait for it for 30 s."""
+    async with (
+        HeldWebhook().listening(apiserver, namespace, tmp_path, EVENTS) as webhook,
+        running(await new_operator()) as operator,
+    ):
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: webhook.held)
+        assert kuberay.jobs() == ["digits-1"], "events come last"
+        await reconciled_again(operator, (namespace, "digits"))
+        assert webhook.held_for_s() < 20, "5 s, on a busy machine longer"
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from support.http_proxy import http_proxy
 from support.operators import a_lease, a_run, eventually
 from support.processes import Process, wait_for
+from support.webhooks import HeldWebhook
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 
 
@@ -77,3 +78,18 @@ async def test_a_line_of_a_watch_that_is_not_json_does_not_end_it(
         await eventually(lambda: begun("after"))
         assert operator.get("/healthz")[0] == 200
         operator.end()
+
+
+async def test_a_reconcile_that_hangs_fails_the_liveness_probe_until_it_ends(
+    apiserver, namespace, start, tmp_path
+):
+    """It waits for a webhook."""
+    operator = start(STUCK_S="1")
+    await eventually(lambda: operator.get("/readyz")[0] == 200)
+    async with HeldWebhook().listening(apiserver, namespace, tmp_path) as webhook:
+        apiserver.create(a_run(namespace))
+        await eventually(lambda: webhook.held_for_s() > 1)
+        await eventually(lambda: operator.get("/healthz")[0] == 500)
+        webhook.released.set()
+        await eventually(lambda: operator.get("/healthz")[0] == 200)
+    operator.end()

@@ -13,8 +13,8 @@ from support.operators import (
     running,
     settings_for,
 )
+from support.permissions import OPERATOR_RULES, RUN_RULES
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.resources import OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 
 HIDDEN = ("rayjobs", "rayclusters", "pods")

@@ -1,5 +1,6 @@
 """TrainingDefaults and ClusterTrainingDefaults on a real API server, with a real operator."""
 
+import asyncio
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
@@ -21,13 +22,15 @@ from support.operators import (
     eventually,
     running,
     settings_for,
+    watching,
 )
+from support.permissions import CLUSTER_RULES, OPERATOR_RULES, RUN_RULES
 from trainingrun import Client
 from trainingrun.api.crd import crd
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
-from trainingrun.cluster.api_client import Connection
+from trainingrun.cluster import defaults as defaults_module
+from trainingrun.cluster.api_client import Connection, Forbidden, Unauthorized
 from trainingrun.cluster.defaults import Defaults
-from trainingrun.cluster.resources import OPERATOR_RULES, RUN_RULES
 from trainingrun.controller.operator import Operator
 from trainingrun.reconciling.attempts import lifetime
 
@@ -316,8 +319,10 @@ async def test_a_confined_operator_goes_by_the_namespace_s_alone(
 
 
 async def test_an_operator_whose_role_is_of_before_begins_runs_as_before(
-    apiserver, namespace, kuberay, new_operator, status, grant
+    apiserver, namespace, kuberay, new_operator, status, grant, monkeypatch
 ):
+    monkeypatch.setattr(defaults_module, "NO_ROLE_AFTER_S", 1.0)
+    monkeypatch.setattr(lifetime, "DEFAULTS_S", 0.3)
     apiserver.create(of_team(namespace, image="example.com/team:1"))
     grant([rule for rule in RUN_RULES if rule["resources"] != ["trainingdefaults"]], namespace)
     grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
@@ -325,6 +330,63 @@ async def test_an_operator_whose_role_is_of_before_begins_runs_as_before(
         apiserver.create(a_run(namespace))
         await eventually(lambda: status().get("attempt") == 1)
         assert image_of(kuberay.job("digits-1")) != "example.com/team:1"
+
+
+async def test_a_run_waits_where_the_first_read_of_its_defaults_is_refused_and_then_has_them(
+    apiserver, namespace, kuberay, new_operator, status, grant, monkeypatch
+):
+    """As by an API server that is just starting, which knows no roles yet."""
+    monkeypatch.setattr(defaults_module, "NO_ROLE_AFTER_S", 60.0)
+    monkeypatch.setattr(lifetime, "DEFAULTS_S", 0.3)
+    apiserver.create(of_team(namespace, image="example.com/team:1", maximum={"workers": 4}))
+    of_defaults = [rule for rule in RUN_RULES if rule["resources"] == ["trainingdefaults"]]
+    grant([rule for rule in RUN_RULES if rule not in of_defaults], namespace)
+    grant(CLUSTER_RULES)
+    grant(OPERATOR_RULES, OPERATOR_NAMESPACE)
+    async with running(await new_operator(lease_name="trainingrun-operator")):
+        apiserver.create(a_run(namespace))
+        waiting = await eventually(lambda: condition_of(status(), "Waiting"))
+        assert (waiting["status"], waiting["reason"]) == ("True", "DefaultsUnreadable")
+        assert kuberay.jobs() == []
+        grant(of_defaults, namespace)
+        await eventually(lambda: status().get("attempt") == 1)
+        assert image_of(kuberay.job("digits-1")) == "example.com/team:1"
+
+
+async def test_credentials_that_are_not_taken_say_nothing_of_the_right_to_read_defaults(
+    apiserver, namespace, monkeypatch
+):
+    monkeypatch.setattr(defaults_module, "NO_ROLE_AFTER_S", 0.0)
+    apiserver.create(of_team(namespace, image="example.com/team:1"))
+    apiserver.create(a_run(namespace))
+    real = Connection._headers
+    async with watching(apiserver, namespace) as cluster:
+        refused = {"Authorization": "Bearer wrong"}
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "_headers", lambda *of: {**real(*of), **refused})
+            with pytest.raises(Unauthorized, match="trainingdefaults/default: 401"):
+                await cluster.observe(namespace, "digits")
+        observed = await cluster.observe(namespace, "digits")
+        assert observed.run.spec.image == "example.com/team:1"
+
+
+async def test_whether_those_of_the_cluster_may_be_read_is_found_out_before_there_are_runs(
+    apiserver, namespace, grant, monkeypatch
+):
+    """Else the first run after each start of a confined operator would wait for it."""
+    monkeypatch.setattr(defaults_module, "NO_ROLE_AFTER_S", 0.5)
+    monkeypatch.setattr(defaults_module, "FIND_OUT_S", 0.1)
+    grant(RUN_RULES, namespace)
+    connection = Connection(credentials_of(apiserver))
+    try:
+        confined = Defaults(connection, confined=True)
+        with pytest.raises(Forbidden):
+            await confined.of(namespace)
+        async with asyncio.timeout(30):
+            await confined.find_out()
+        assert await confined.of(namespace) == ()
+    finally:
+        await connection.close()
 
 
 async def test_a_run_waits_while_defaults_that_could_be_read_before_cannot(

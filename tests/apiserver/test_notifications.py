@@ -18,11 +18,11 @@ from support.operators import (
     settings_for,
     settled,
 )
+from support.permissions import NOTIFICATION_RULES, OPERATOR_RULES, RUN_RULES
 from support.receivers import PATH, Receiver
 from support.tls import certificates
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
 from trainingrun.cluster.live_cluster import KubernetesCluster
-from trainingrun.cluster.resources import NOTIFICATION_RULES, OPERATOR_RULES, RUN_RULES
 from trainingrun.controller import notifier
 from trainingrun.controller.operator import Operator
 

@@ -10,9 +10,9 @@ import pytest
 
 from support.apiserver import ApiServer, running_apiserver
 from support.operators import a_ray_job, a_run, credentials_of, eventually, running
+from support.permissions import QUEUE_RULES
 from trainingrun.cluster.api_client import Connection
 from trainingrun.cluster.kueue import QueueWait, what_it_waits_for
-from trainingrun.cluster.resources import QUEUE_RULES
 
 MESSAGE = "insufficient quota for cpu in flavor default"
 SINCE = datetime(2026, 11, 21, 12, tzinfo=UTC)

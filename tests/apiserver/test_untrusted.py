@@ -18,6 +18,7 @@ from support.hostile_objects import PLACES, hostile_values, nested, run_with
 from support.operators import PlaysKubeRay, a_lease, a_run, document
 from support.processes import Process, wait_for
 from trainingrun.api.v1alpha1 import API_VERSION, KIND
+from trainingrun.cluster.bounded_json import MOST_LEFT_OUT
 from trainingrun_protocol.contract import PROGRESS_PORT
 
 SEED = random.randrange(10**6) if os.environ.get("TRAININGRUN_FUZZ_RANDOM") == "1" else 7
@@ -150,10 +151,14 @@ def test_a_run_that_is_nested_too_deeply_is_refused_and_nobody_else_notices(clus
     operator = cluster.start()
     cluster.begins("before")
     # The writer of pydantic ends at 255 levels, Python's reader below 1,000.
-    for levels in (33, 300, 1200, 3000):
-        cluster.submit(run_with("config", nested(levels), cluster.theirs, f"deep-{levels}"))
-        wait_for(lambda levels=levels: cluster.accepted(f"deep-{levels}"))
-        accepted = cluster.accepted(f"deep-{levels}")
+    values = {f"deep-{levels}": nested(levels) for levels in (33, 300, 1200, 3000)}
+    # A text stands for what is around so many, and would be a valid value.
+    places = ",".join([nested(120)] * (MOST_LEFT_OUT + 1))
+    values["deep-in-many-places"] = f'{{"a":[{places}]}}'
+    for name, value in values.items():
+        cluster.submit(run_with("config", value, cluster.theirs, name))
+        wait_for(lambda name=name: cluster.accepted(name))
+        accepted = cluster.accepted(name)
         assert accepted["status"] == "False"
         says = "spec.training.config: must be nested at most 32 levels deep; flatten it"
         assert says in accepted["message"]

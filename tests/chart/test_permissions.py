@@ -1,11 +1,11 @@
-"""The roles hold what the operator's code says that it needs, and not a verb more."""
+"""The roles hold what the operator needs, by `support.permissions`, and not a verb more."""
 
 import json
 from typing import Any
 
 import pytest
 
-from trainingrun.cluster import resources
+from support import permissions
 
 Objects = list[dict[str, Any]]
 
@@ -29,12 +29,12 @@ def as_set(listed: Objects) -> set[str]:
 
 def test_one_cluster_role_holds_what_runs_need(render):
     granted = rules(render(), "ClusterRole", "trainingrun-operator")
-    assert as_set(granted) == as_set(resources.RUN_RULES + resources.QUEUE_RULES)
+    assert as_set(granted) == as_set(permissions.RUN_RULES + permissions.QUEUE_RULES)
 
 
 def test_the_right_to_list_workloads_can_be_left_out(render):
     granted = rules(render("rbac.kueueReads=false"), "ClusterRole", "trainingrun-operator")
-    assert as_set(granted) == as_set(resources.RUN_RULES)
+    assert as_set(granted) == as_set(permissions.RUN_RULES)
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-a"]], ids=["all", "one"])
@@ -43,7 +43,7 @@ def test_secrets_with_addresses_may_be_read_only_where_notifications_are_on(rend
     kind, where = ("Role", "team-a") if namespaces else ("ClusterRole", None)
     on = render(of, 'notifications.allowedHosts=["hooks.example.com"]')
     granted = rules(on, kind, "trainingrun-operator", where)
-    expected = resources.RUN_RULES + resources.QUEUE_RULES + resources.NOTIFICATION_RULES
+    expected = permissions.RUN_RULES + permissions.QUEUE_RULES + permissions.NOTIFICATION_RULES
     assert as_set(granted) == as_set(expected)
     others = render(
         of,
@@ -62,7 +62,7 @@ def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
     objects = render('watchNamespaces=["team-a", "team-b"]')
     for namespace in ("team-a", "team-b"):
         granted = rules(objects, "Role", "trainingrun-operator", namespace)
-        assert as_set(granted) == as_set(resources.RUN_RULES + resources.QUEUE_RULES)
+        assert as_set(granted) == as_set(permissions.RUN_RULES + permissions.QUEUE_RULES)
     names = [found["metadata"]["name"] for found in objects if found["kind"] == "ClusterRole"]
     assert "trainingrun-operator" not in names
 
@@ -70,9 +70,9 @@ def test_watched_namespaces_get_a_role_each_and_no_cluster_wide_one(render):
 def test_what_lies_in_no_namespace_is_granted_apart(render):
     objects = render()
     granted = rules(objects, "ClusterRole", "trainingrun-operator-reads")
-    assert as_set(granted) == as_set(resources.CLUSTER_RULES)
+    assert as_set(granted) == as_set(permissions.CLUSTER_RULES)
     leases = rules(objects, "Role", "trainingrun-operator", "kube-node-lease")
-    assert as_set(leases) == as_set(resources.NODE_LEASE_RULES)
+    assert as_set(leases) == as_set(permissions.NODE_LEASE_RULES)
 
 
 def test_an_operator_can_be_kept_to_its_namespaces(render):
@@ -87,7 +87,7 @@ def test_an_operator_can_be_kept_to_its_namespaces(render):
 def test_the_key_is_the_only_secret_that_can_be_read(render):
     objects = render()
     granted = rules(objects, "Role", "trainingrun-operator-key", "trainingrun-system")
-    assert as_set(granted) == as_set(resources.OPERATOR_RULES)
+    assert as_set(granted) == as_set(permissions.OPERATOR_RULES)
     for role in (found for found in objects if found["kind"] in ("Role", "ClusterRole")):
         for rule in role["rules"]:
             if "secrets" in rule["resources"] and {"get", "list", "watch"} & set(rule["verbs"]):

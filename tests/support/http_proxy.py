@@ -3,7 +3,7 @@
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import aiohttp
@@ -16,10 +16,13 @@ _PASSED_ON = ("Authorization", "Content-Type", "Accept")
 
 
 class HttpProxy:
-    """What it is told is in `kubeconfig`; each request goes on as it is."""
+    """What leads to it is in `kubeconfig`; each request goes on as it is, unless `instead` has an
+    answer of its own to it.
+    """
 
     def __init__(self, server: ApiServer, kubeconfig: Path, session: aiohttp.ClientSession):
         self.kubeconfig = kubeconfig
+        self.instead: Callable[[web.Request], web.StreamResponse | None] = lambda _: None
         self._server, self._session = server, session
         self._watches: dict[str, web.StreamResponse] = {}
 
@@ -32,6 +35,8 @@ class HttpProxy:
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         """One request, whose answer is passed on as it arrives."""
+        if (said := self.instead(request)) is not None:
+            return said
         url = URL(self._server.url + request.raw_path, encoded=True)
         headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         content = await request.read()

@@ -249,6 +249,20 @@ def test_a_list_that_templates_are_merged_by_has_a_largest_length(field: str, mo
     assert told.endswith(f"write at most {most} entries, not {most + 1}")
 
 
+@pytest.mark.parametrize("field", ["nodeSelectorTerms", "matchExpressions", "matchFields"])
+def test_of_too_many_terms_none_is_read(field: str) -> None:
+    """Each may be as large as a template, and merged they are as many as two lists multiplied."""
+    many = Counted([{"key": "a", "operator": "Exists"}] * (pod_schema.MOST_TERMS + 1))
+    selector = (
+        {field: many} if field == "nodeSelectorTerms" else {"nodeSelectorTerms": [{field: many}]}
+    )
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    template = {"spec": {"affinity": {"nodeAffinity": required}}}
+    (told,) = pod_schema.faults(template, pod_schema.TEMPLATE)
+    assert (told.location[-1], many.taken) == (field, 0)
+    assert told.says == "write at most 16 entries, not 17"
+
+
 def test_of_names_that_are_not_there_a_few_are_told_and_a_few_of_those_that_are() -> None:
     mounts = [{"name": "none", "mountPath": f"/{n}"} for n in range(100)]
     volumes = [{"name": f"volume-{n:03}", "emptyDir": {}} for n in range(100)]

@@ -5,11 +5,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.hostile_objects import PLACES, run_with
+from trainingrun.api.base import LEFT_OUT
 from trainingrun.cluster import bounded_json
-from trainingrun.cluster.bounded_json import LEFT_OUT, MOST_LEVELS, ShallowContent, loads, shallow
+from trainingrun.cluster.bounded_json import (
+    MOST_LEFT_OUT,
+    MOST_LEVELS,
+    ShallowContent,
+    loads,
+    shallow,
+)
+from trainingrun.cluster.parsing import parse
 
 TEXTS = st.text(alphabet='{}[]"\\:,a€\n', max_size=6)
 JSON = st.recursive(
@@ -56,6 +65,64 @@ def test_what_is_no_json_is_a_value_error():
     for text in ("{" * 5000, "}" * 5000, '["' * 5000, "[" * 5000 + "]" * 4000):
         with pytest.raises(ValueError, match=r".+"):
             loads(text.encode())
+
+
+MANY_DEEP = f"[{','.join(['[' * 120 + ']' * 120] * (MOST_LEFT_OUT + 1))}]"
+"""More of them than are left out one by one. An object may have five times as many."""
+
+SHAPES = {
+    "object": "{}",
+    "event": '{{"type":"ADDED","object":{}}}',
+    "page": '{{"apiVersion":"v1","items":[{},{{"metadata":{{"name":"b"}}}}],"metadata":{{}}}}',
+}
+"""Texts that have an object in them."""
+FREEFORM = sorted(PLACES.keys() - {"annotations", "unknown-field", "sweep-value"})
+"""Places at which the API server takes whatever is nested."""
+
+
+def object_of(found: dict[str, Any]) -> dict[str, Any]:
+    """The object, or the first one, in what was read of one of `SHAPES`."""
+    return dict(found["items"][0] if "items" in found else found.get("object", found))
+
+
+def a_run_with(place: str, value: str) -> dict[str, Any]:
+    """A run, as text of the API server's, with the value in that place."""
+    run = json.loads(run_with(place, '"HERE"', "a", "b"))
+    run["metadata"] |= {"uid": "1", "resourceVersion": "2", "managedFields": [{"f:spec": "HERE"}]}
+    run["status"] = {"attempt": 1}
+    return json.dumps(run).replace('"HERE"', value)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("place", FREEFORM)
+def test_of_very_many_deep_places_little_is_left_and_no_valid_run(place: str, shape: str):
+    text = shape.format(a_run_with(place, MANY_DEEP)).encode()
+    assert shallow(text).count(b"[") < text.count(b"[") / 50
+    found = object_of(loads(text))
+    assert (found["metadata"]["uid"], found["metadata"]["resourceVersion"]) == ("1", "2")
+    assert found["status"] == {"attempt": 1}
+    assert parse(found)[1] is not None
+
+
+def test_a_page_with_one_such_object_has_all_others_as_they_are():
+    ordinary = [
+        {"metadata": {"name": f"run-{n}"}, "spec": {"config": {"a": [[{"b": "}"}]] * 50}}}
+        for n in range(24)
+    ]
+    texts = [*map(json.dumps, ordinary), a_run_with("config", MANY_DEEP)]
+    found = loads(f'{{"items":[{",".join(texts)}]}}'.encode())["items"]
+    assert found[:24] == ordinary
+    assert found[24]["metadata"]["name"] == "b"
+
+
+@settings(max_examples=10)
+@given(JSON, TEXTS, st.integers(MOST_LEVELS, 120))
+def test_where_many_places_are_deep_what_is_beside_them_is_kept(beside, key, levels):
+    deep = ",".join([nested(levels, key=key)] * (MOST_LEFT_OUT + 1))
+    object_ = f'{{"before":{json.dumps(beside)},"spec":{{"a":{{"b":[{deep}],"c":1}}}},"after":[1]}}'
+    found = object_of(loads(SHAPES["event"].format(object_).encode()))
+    assert (found["before"], found["after"], found["spec"]["a"]["c"]) == (beside, [1], 1)
+    assert LEFT_OUT in json.dumps(found["spec"]["a"]["b"])
 
 
 class InChunks:

@@ -7,6 +7,7 @@ from support.watches import a_watch
 from trainingrun.cluster import nodes as module
 from trainingrun.cluster.api_client import Forbidden
 from trainingrun.cluster.nodes import UNKNOWN_NODE_S, Nodes
+from trainingrun.reconciling.model import NodeState
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_what_is_known_of_nodes_that_come_and_go_has_a_bound(nodes, watch, monke
         watch.store.update(node)
         nodes.states([f"n{number}", f"missing-{number}"])
         watch.store.forget("", f"n{number}", f"u{number}")
-    assert max(len(nodes._read), len(nodes._missing_since)) <= 10
+    assert max(len(nodes._last), len(nodes._missing_since)) <= 10
 
 
 def test_a_node_that_is_not_listed_is_gone_only_after_a_while(nodes, clock):
@@ -58,14 +59,26 @@ def test_nodes_that_may_not_be_watched_are_unknown(nodes, watch, clock):
     assert nodes.states(["n"]) == {}
 
 
-def test_a_node_keeps_its_hostname_when_it_is_gone(nodes, watch, clock):
-    watch.store.update(a_node(**{"kubernetes.io/hostname": "ip-10-0-0-7"}))
-    assert nodes.states(["n"])["n"].hostname == "ip-10-0-0-7"
+def test_of_a_node_that_is_gone_its_labels_and_hostname_are_known(nodes, watch, clock):
+    labels = {"kubernetes.io/hostname": "ip-10-0-0-7", "topology.kubernetes.io/zone": "a"}
+    node = a_node(**labels)
+    node["spec"] = {"taints": [{"key": "going"}]}
+    node["status"]["allocatable"] = {"cpu": "4"}
+    watch.store.update(node)
+    there = nodes.states(["n"])["n"]
+    assert (there.hostname, there.taints, there.allocatable) == (
+        "ip-10-0-0-7",
+        ("going",),
+        {"cpu": 4},
+    )
     watch.store.forget("", "n", "u")
     nodes.states(["n"])
     clock[0] += UNKNOWN_NODE_S + 1
-    gone = nodes.states(["n"])["n"]
-    assert (gone.exists, gone.hostname) == (False, "ip-10-0-0-7")
+    gone = NodeState("n", "ip-10-0-0-7", exists=False, ready=False, labels=labels)
+    assert nodes.states(["n"]) == {"n": gone}
+    watch.store.update({**a_node(version=3), "metadata": a_node(3)["metadata"] | {"uid": "u2"}})
+    back = nodes.states(["n"])["n"]
+    assert (back.exists, back.ready, back.hostname) == (True, True, "n")
 
 
 def test_without_the_label_its_name_is_its_hostname(nodes, watch):

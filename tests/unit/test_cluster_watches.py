@@ -1,19 +1,27 @@
 """When what was watched is stale: nothing is decided on what is missing then."""
 
 import asyncio
+import json
+import time
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
+from support.answering import answering
 from support.builders import an_object
 from support.watches import a_watch
-from trainingrun.cluster.api_client import Forbidden
+from trainingrun.cluster import kuberay
+from trainingrun.cluster.api_client import Connection, Forbidden
+from trainingrun.cluster.credentials import Credentials
 from trainingrun.cluster.object_store import Key
+from trainingrun.cluster.run_stores import Stores
 from trainingrun.cluster.watches import (
     HANDLED_CHECK_S,
     RELIST_S,
     STALE_AFTER_S,
     HistoryRewound,
+    Watches,
 )
 
 LASTS_S = 8.0
@@ -88,6 +96,43 @@ def test_a_kind_that_is_checked_and_missing_is_no_sign_that_kopf_hangs(watch, cl
     clock[0] += 3600
     watch.set_missing()
     assert (watch.alive_at, watch.stale) == (clock[0], None)
+
+
+A_DISCOVERY = "/apis/ray.io/v1"
+A_CRD = kuberay.crd_path("ray.io/v1", "RayJob")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param({A_DISCOVERY: (404, {}), A_CRD: (200, {"kind": "X"})}, id="not served"),
+        pytest.param({A_DISCOVERY: (503, {})}, id="unknown"),
+        pytest.param({A_DISCOVERY: (404, {}), A_CRD: (401, {})}, id="unknown, refused"),
+    ],
+)
+async def test_a_kind_that_kopf_has_no_reason_to_watch_is_no_sign_that_it_hangs(answers):
+    """Or the liveness probe would end the operator every quarter of an hour."""
+
+    def answer(request: BaseHTTPRequestHandler) -> tuple[int, str]:
+        status, found = answers[request.path]
+        return status, json.dumps(found)
+
+    stores = Stores()
+    with answering(answer) as port:
+        connection = Connection(Credentials(f"http://127.0.0.1:{port}"))
+        try:
+            watches = Watches(connection, stores)
+            watch = watches.of("RayJob", "ns")
+            long_ago = watch.alive_at = watch._fresh_until = time.monotonic() - 3600
+            await watches._check_kind(stores.ray_jobs)
+            assert watch.alive_at > long_ago + 3600
+
+            watch.began(watches=False)
+            watch.alive_at = long_ago
+            await watches._check_kind(stores.ray_jobs)
+            assert watch.alive_at == long_ago, "a request that never ends is such a sign"
+        finally:
+            await connection.close()
 
 
 def test_what_is_requested_again_now_and_then_is_watched_however_often_it_is_refused(watch, clock):

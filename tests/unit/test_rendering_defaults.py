@@ -351,6 +351,46 @@ def test_what_a_run_asks_of_nodes_is_not_multiplied_before_it_is_checked():
     assert "nodeSelectorTerms is a list; write at most 16 entries, not 30" in invalid
 
 
+def with_list(field: str, number: int, name: str) -> dict[str, Any]:
+    """A spec whose podTemplate has so many entries in a list; variables all of one name."""
+    keys = [{"key": f"{name}-{n}", "operator": "Exists"} for n in range(number)]
+    sources = [{"secretRef": {"name": f"{name}-{n}"}} for n in range(number)]
+    env = [{"name": name, "value": "$(A)"}] * number
+    spec: dict[str, Any] = {
+        "tolerations": {"tolerations": keys},
+        "envFrom": {"containers": [{"name": "ray-worker", "envFrom": sources}]},
+        "env": {"containers": [{"name": "ray-worker", "env": env}]},
+        "matchExpressions": {"affinity": {"nodeAffinity": asking({"matchExpressions": keys})}},
+        "nodeSelectorTerms": {
+            "affinity": {"nodeAffinity": asking(*({"matchExpressions": [key]} for key in keys))}
+        },
+    }
+    return {"podTemplate": {"spec": spec[field]}}
+
+
+def asking(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+
+
+@pytest.mark.parametrize("too_long", ["run", "team", "cluster"])
+@pytest.mark.parametrize(
+    "field", ["tolerations", "envFrom", "env", "nodeSelectorTerms", "matchExpressions"]
+)
+@pytest.mark.parametrize("beside", [0, 1, 2])
+def test_a_list_that_is_too_long_is_refused_whoever_has_it(field: str, too_long: str, beside: int):
+    def of(whose: str, name: str) -> dict[str, Any]:
+        number = 600 if whose == too_long else beside
+        return with_list(field, number, name) if number else {}
+
+    run = a_manifest(**BUCKET, **of("run", "A"))
+    defaults = [of_team(**of("team", "B")), of_cluster(**of("cluster", "A"))]
+    invalid = parse(run, applied(run, defaults))[1]
+    assert invalid is not None
+    what, advice, *_ = invalid.split(";")
+    assert what.endswith((f".{field} is a list", f".{field} is wrong"))
+    assert advice.startswith(" write at most ")
+
+
 @pytest.mark.parametrize("budget", [{}, {"budget": {"amount": 5}}])
 def test_a_largest_budget_of_zero_that_is_stored_refuses_runs_with_a_sentence(
     budget: dict[str, Any],

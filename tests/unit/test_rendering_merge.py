@@ -1,6 +1,7 @@
 """A podTemplate is merged last, loses nothing that the run needs, and changes nobody's input."""
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.goldens import a_run, rendered
 from support.pod_fields import VALID
+from trainingrun.api.pod_schema import MOST_ITEMS
 from trainingrun.rendering import RenderSettings, attempt
 from trainingrun.rendering.merge import merge, merge_pod_template
 from trainingrun.rendering.templating import render
@@ -320,3 +322,79 @@ def test_one_number_may_be_a_port_of_two_protocols():
     udp = {"containerPort": 53, "protocol": "UDP"}
     found = ray_of(ours, of_ray(ports=[{"name": "first", "containerPort": 53}, udp]))
     assert found["ports"] == [{"name": "first", "containerPort": 53, "protocol": "TCP"}, udp]
+
+
+class Compared(dict[str, Any]):
+    """An entry of a list that knows how often any of them was compared with another one."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+    __hash__ = None
+
+
+def entries(name: str, number: int) -> list[Any]:
+    return [Compared(key=f"{name}-{place}", operator="Exists") for place in range(number)]
+
+
+def in_pod(field: str, items: list[Any]) -> dict[str, Any]:
+    """A pod template with items in a list that is added to."""
+    if field == "tolerations":
+        return {"spec": {field: items}}
+    if field == "envFrom":
+        return of_ray(envFrom=items)
+    if field == "matchExpressions":
+        return selecting({field: items})
+    return {"spec": {"affinity": {"podAffinity": {field: items}}}}
+
+
+@pytest.mark.parametrize("field", ["tolerations", "envFrom", REQUIRED, "matchExpressions"])
+def test_lists_are_added_without_comparing_each_entry_with_each(field: str):
+    """One namespace's templates are merged while all others wait."""
+    ours, theirs = entries("ours", MOST_ITEMS), entries("theirs", MOST_ITEMS - 1)
+    Compared.times = 0
+    found = merge_pod_template(in_pod(field, ours), in_pod(field, [*theirs, ours[0]]))
+    assert Compared.times <= 2 * MOST_ITEMS
+    once = [*ours[1:], *theirs, ours[0]] if field != "tolerations" else [*ours, *theirs]
+    assert found == in_pod(field, once)
+
+
+def cpu_seconds(base: dict[str, Any], overlay: dict[str, Any]) -> float:
+    begun = time.process_time()
+    merge_pod_template(base, overlay)
+    return time.process_time() - begun
+
+
+@pytest.mark.parametrize(
+    ("base", "overlay"),
+    [
+        pytest.param(
+            variables(**{f"N{place}": "" for place in range(20_000)}),
+            variables(**{f"N{place}": "$(M)" for place in range(20_000)}),
+            id="variables that name others",
+        ),
+        pytest.param(
+            variables(A=""), variables(A="$(" * 200_000), id="references that are not closed"
+        ),
+        pytest.param(
+            of_ray(args=["a"] * 20_000),
+            {"spec": {"containers": [{"name": "ray-worker"}] * 5000}},
+            id="a container that is there thousands of times",
+        ),
+        pytest.param(
+            selecting(*({"matchExpressions": [exists(f"a{n}")]} for n in range(2000))),
+            selecting({"matchExpressions": [exists(f"b{n}") for n in range(20_000)]}),
+            id="many terms, and one that is long",
+        ),
+        pytest.param(
+            in_pod("tolerations", [exists(f"a{n}") for n in range(20_000)]),
+            in_pod("tolerations", [exists(f"b{n}") for n in range(20_000)]),
+            id="more tolerations than are taken",
+        ),
+    ],
+)
+def test_a_merge_takes_as_long_as_the_templates_are(base: dict[str, Any], overlay: dict[str, Any]):
+    assert cpu_seconds(base, overlay) < 1

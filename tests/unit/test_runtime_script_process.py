@@ -306,6 +306,9 @@ def test_what_the_loss_of_another_rank_causes_is_told_apart(
         ("$$(HOME)", "$(HOME)"),
         ("$$$(HOME)", "$/home/ray"),
         ("$HOME", "$HOME"),
+        ("$(HOME)$(HOME", "/home/ray$(HOME"),
+        ("$(A $$(HOME", "$(A $(HOME"),
+        ("$(A$(HOME)", "$(A$(HOME)"),
     ],
 )
 def test_variables_in_arguments_are_replaced_as_kubernetes_does(written: str, given: str) -> None:

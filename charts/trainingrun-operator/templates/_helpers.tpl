@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   namespace: {{ .Release.Namespace }}
 {{- end -}}
 
-{{- /* RUN_RULES of operator/trainingrun/cluster/resources.py; a test compares them. */ -}}
+{{- /* RUN_RULES of tests/support/permissions.py; a test compares them. */ -}}
 {{- define "trainingrun.runRules" -}}
 - apiGroups: [trainingrun.dev]
   resources: [trainingruns]

@@ -123,6 +123,8 @@ NumberOrAuto = Annotated[
 
 MOST_LEVELS = 32
 """Of objects and lists in a `Freeform` field, which itself is the first."""
+LEFT_OUT = "(nested too deeply to be read)"
+"""What the operator reads in place of an object or a list that it cannot read: more levels."""
 
 
 def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +141,8 @@ def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
 def _items(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
+    if value == LEFT_OUT:
+        return (value,)
     return value if isinstance(value, list) else ()
 
 

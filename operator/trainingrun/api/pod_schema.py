@@ -31,6 +31,7 @@ MOST_ITEMS = 500
 MOST_TERMS = 16
 """Of a node selector, and requirements in each: the terms of two templates hold together, so that
 their numbers are multiplied."""
+_OF_TERMS = ("NodeSelector", "NodeSelectorTerm")
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
@@ -150,13 +151,14 @@ def _of_object(value: Any, kind: str) -> Iterator[Fault]:
         yield Fault((), "write a mapping", value)
         return
     fields = schema()["types"][kind]
+    most = MOST_TERMS if kind in _OF_TERMS else MOST_ITEMS
     for key, item in value.items():
         if key not in fields:
             yield Fault((key,), "\n".join(fields), item, "pod_field_unknown")
         elif item is not None:
             holds = _CHOICES.get((kind, key), fields[key])
             fits = True
-            for fault in _of_field(item, holds):  # one by one: a list may hold thousands
+            for fault in _of_field(item, holds, most):  # one by one: a list may hold thousands
                 fits = False
                 yield fault.below(key)
             if fits:
@@ -168,7 +170,7 @@ def _of_object(value: Any, kind: str) -> Iterator[Fault]:
         yield from _ACROSS[kind](value)
 
 
-def _of_field(value: Any, holds: str | Sequence[str]) -> Iterator[Fault]:
+def _of_field(value: Any, holds: str | Sequence[str], most: int = MOST_ITEMS) -> Iterator[Fault]:
     if not isinstance(holds, str):
         if not isinstance(value, str) or value not in ("", *holds):
             yield Fault((), f"write {_one_of(holds)}", value)
@@ -180,8 +182,8 @@ def _of_field(value: Any, holds: str | Sequence[str]) -> Iterator[Fault]:
         if not isinstance(value, list):
             yield Fault((), "write a list", value)
             return
-        if len(value) > MOST_ITEMS:
-            yield Fault((), f"write at most {MOST_ITEMS} entries, not {len(value)}", value)
+        if len(value) > most:
+            yield Fault((), f"write at most {most} entries, not {len(value)}", value)
             return
         for index, item in enumerate(value):
             yield from (fault.below(index) for fault in _of_field(item, holds[2:]))
@@ -304,12 +306,6 @@ def _privileges(value: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("allowPrivilegeEscalation",), says, escalation)
 
 
-def _few(value: Mapping[str, Any]) -> Iterator[Fault]:
-    for key, terms in value.items():
-        if isinstance(terms, list) and len(terms) > MOST_TERMS:
-            yield Fault((key,), f"write at most {MOST_TERMS} entries, not {len(terms)}", terms)
-
-
 def _port(value: Mapping[str, Any]) -> Iterator[Fault]:
     for key, least in (("containerPort", 1), ("hostPort", 0)):
         port = value.get(key)
@@ -343,8 +339,6 @@ _ACROSS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Fault]]] = {
     "PodSpec": _named_once("containers", "initContainers", "volumes"),
     "Container": _named_once("env"),
     "Toleration": _toleration,
-    "NodeSelector": _few,
-    "NodeSelectorTerm": _few,
     "NodeSelectorRequirement": _requirement,
     "LabelSelectorRequirement": _requirement,
     "EnvVar": _variable,

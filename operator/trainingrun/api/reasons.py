@@ -278,7 +278,8 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         (
             ConditionReason.DEFAULTS_UNREADABLE,
             "The operator may no longer read `TrainingDefaults` or `ClusterTrainingDefaults`, or "
-            "they are not served. A run that has not begun waits for them.",
+            "they are not served. A run that has not begun waits for them. Where the operator "
+            "could never read them it begins without them, within a minute.",
             "Give the operator's role back what the chart gives it, and install the chart's CRDs.",
         ),
         (ConditionReason.QUOTA_EXCEEDED, _QUOTA, "Raise the quota, or request less."),

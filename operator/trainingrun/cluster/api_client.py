@@ -86,6 +86,10 @@ class Forbidden(ClusterError):
     """The operator's roles do not allow it."""
 
 
+class Unauthorized(ClusterError):
+    """The API server does not take the operator's credentials; its roles may well allow it."""
+
+
 class AlreadyExists(ClusterError):
     """An object of that name is there already."""
 
@@ -195,8 +199,8 @@ class Connection:
         """One request; the answer's object.
 
         Raises:
-            NotFound, NotServed, AlreadyExists, Conflict, Gone, Forbidden, Rejected: as the API
-                server says.
+            NotFound, NotServed, AlreadyExists, Conflict, Gone, Unauthorized, Forbidden, Rejected:
+                as the API server says.
             NotLeading: it would change something, and another operator may lead by now.
             ClusterError: any other refusal, or no answer in time.
         """
@@ -400,9 +404,11 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
             return Gone(text)
         case 400 | 413 | 422:
             return Unusable(message)
-        case 401 | 403:
+        case 401:
+            return Unauthorized(text)
+        case 403:
             # A quota or an admission webhook also answers 403; only RBAC says it like this.
-            if "is forbidden: User" in message or status == 401 or method in ("GET", "WATCH"):
+            if "is forbidden: User" in message or method in ("GET", "WATCH"):
                 return Forbidden(text)
             return Rejected(message)
         case 500 if "too large" in message:  # for etcd, which the API server takes for a fault

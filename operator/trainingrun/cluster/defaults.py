@@ -10,7 +10,7 @@ import time
 
 from ..api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME
 from ..api.v1alpha1 import API_VERSION
-from .api_client import Connection, Forbidden, NotFound, NotServed
+from .api_client import ClusterError, Connection, Forbidden, NotFound, NotServed
 from .object_store import Object
 from .resources import path
 
@@ -18,6 +18,11 @@ log = logging.getLogger(__name__)
 
 REFUSED_S = 60.0
 """For so long a kind that may not be read is not requested again."""
+NO_ROLE_AFTER_S = 30.0
+"""What was never read counts as what may not be read once it was refused for so long: an API server
+that is just starting knows no roles yet."""
+FIND_OUT_S = 5.0
+"""Between two reads while that is found out before there are runs."""
 
 
 class Defaults:
@@ -29,6 +34,7 @@ class Defaults:
         """
         self._connection, self._confined = connection, confined
         self._answered: set[str] = set()
+        self._first_refused_at: dict[str, float] = {}
         self._refused_at: dict[str, float] = {}
 
     async def of(self, namespace: str) -> tuple[Object, ...]:
@@ -37,12 +43,25 @@ class Defaults:
         A kind that is not installed, or that the operator has never been allowed to read, has none.
 
         Raises:
+            Forbidden, NotServed: it could be read before, or was not refused for long.
             ClusterError: it is not known whether there is one.
         """
         found = await asyncio.gather(
             self._read(DEFAULTS_KIND, namespace), self._read(CLUSTER_DEFAULTS_KIND, None)
         )
         return tuple(each for each in found if each is not None)
+
+    async def find_out(self) -> None:
+        """Reads the cluster's object until it is known whether it may be read: no run that is
+        created later waits for that.
+        """
+        while True:
+            try:
+                await self._read(CLUSTER_DEFAULTS_KIND, None)
+            except ClusterError:
+                await asyncio.sleep(FIND_OUT_S)
+            else:
+                return
 
     async def _read(self, kind: str, namespace: str | None) -> Object | None:
         url = path(API_VERSION, kind, namespace, DEFAULTS_NAME)
@@ -53,15 +72,20 @@ class Defaults:
             found = await self._connection.request("GET", url)
         except NotFound:
             found = None
-        except (Forbidden, NotServed) as error:
-            # A server that is just starting may not serve it yet, and a role may be taken away for
-            # a moment: what was there once is not absent for that.
-            if (role if isinstance(error, Forbidden) else kind) in self._answered:
+        except NotServed:
+            # A server that is just starting may not serve it yet: what was there once is not absent
+            # for that.
+            if kind in self._answered:
                 raise
-            if isinstance(error, Forbidden):
-                if role not in self._refused_at:
-                    log.warning("runs begin without %s: %s", kind, error)
-                self._refused_at[role] = time.monotonic()
+            return None
+        except Forbidden as error:
+            now = time.monotonic()
+            refused_s = now - self._first_refused_at.setdefault(role, now)
+            if role in self._answered or refused_s < NO_ROLE_AFTER_S:
+                raise  # a role may be taken away for a moment, or not be known yet
+            if role not in self._refused_at:
+                log.warning("runs begin without %s: %s", kind, error)
+            self._refused_at[role] = now
             return None
         self._answered |= {role, kind}
         return found

@@ -23,7 +23,7 @@ BINDING = "kuberay-operator"
 BINDING_PATH = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
 
 AGAIN_S = 300.0
-"""Between two reads once there is an answer: KubeRay is hardly ever moved."""
+"""Between two reads once it is found, or could never be read: KubeRay is hardly ever moved."""
 
 
 def namespaces_of(binding: Mapping[str, Any]) -> tuple[str, ...]:
@@ -36,11 +36,11 @@ class KubeRayNamespaces:
     """Reads KubeRay's ClusterRoleBinding and keeps its subjects' namespaces."""
 
     def __init__(self, connection: Connection, retry_s: float):
-        """Nothing is read until `run`; `retry_s` passes between checks for a missing KubeRay."""
+        """Nothing is read until `run`; `retry_s` passes between reads that find nothing."""
         self._connection, self._retry_s = connection, retry_s
         self._answered = asyncio.Event()
         self.namespaces: tuple[str, ...] = ()
-        """The namespaces; empty: the binding is not there, or may not be read."""
+        """The namespaces; empty: the binding is not there, or could never be read."""
 
     async def known(self) -> None:
         """Waits for the first answer of the API server."""
@@ -54,13 +54,18 @@ class KubeRayNamespaces:
 
     async def _read(self) -> float:
         """Reads it once; seconds until the next time."""
-        wait_s = AGAIN_S
+        # What was found stays while nothing is said of it: a role may be taken away for a moment,
+        # and a change would close the running runs' NetworkPolicies to KubeRay.
+        found, wait_s = self.namespaces, self._retry_s
         try:
-            found = namespaces_of(await self._connection.request("GET", BINDING_PATH))
+            named = namespaces_of(await self._connection.request("GET", BINDING_PATH))
+            if named:
+                found, wait_s = named, AGAIN_S
         except NotFound:
-            found, wait_s = (), self._retry_s
-        except Forbidden:
             found = ()
+        except Forbidden:
+            if not found:
+                wait_s = AGAIN_S  # confined to namespaces, it may never read it
         except ClusterError as error:
             log.warning("KubeRay's ClusterRoleBinding: %s", error)
             return min(2.0, self._retry_s)

@@ -114,6 +114,7 @@ class KubernetesCluster:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watches.run(), name="watches")
             tasks.create_task(self._kuberay_namespaces.run(), name="find KubeRay")
+            tasks.create_task(self._defaults.find_out(), name="find defaults")
 
     async def wait_synced(self) -> None:
         """Waits until every store was filled once, and KubeRay's namespaces were read."""
@@ -145,7 +146,7 @@ class KubernetesCluster:
         if _takes_defaults(raw) and not self._has_ray_job(key, raw["metadata"]["uid"]):
             try:
                 current = defaults.applied(raw, await self._defaults.of(namespace))
-            except (Forbidden, NotServed) as error:  # which no later try repairs by itself
+            except (Forbidden, NotServed) as error:  # the status says what somebody has to repair
                 unread = text_of(error)
             raw, begun = self.stores.runs.store.get(namespace, name), False
             if raw is None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,9 +30,7 @@ UNKNOWN_NODE_S = 5.0
 """A node that pods name but that is not listed counts as gone after this: the event of a new node
 may come later than those of its first pod."""
 REMEMBERED_NODES = 10_000
-"""Nodes of runs whose labels are remembered: those of a node that is gone say what was lost."""
-REMEMBERED_HOSTNAMES = 10_000
-"""Of nodes that are gone, whose hostname differs from their name."""
+"""Nodes of runs that are remembered: labels and hostname of one that is gone say what was lost."""
 LEASE_NAMESPACE = "kube-node-lease"
 BETWEEN_READS_S = 1.0
 """The API server's clock is given in whole seconds: sooner, a second read shows nothing."""
@@ -51,9 +49,7 @@ class Nodes:
         """Reads the watch's store at each call."""
         self._watch, self._monotonic = watch, monotonic
         self._missing_since: dict[str, float] = {}
-        self._read: dict[str, tuple[Object, NodeState]] = {}
-        self._hostnames: dict[str, str] = {}
-        self._labels: dict[str, Mapping[str, str]] = {}
+        self._last: dict[str, tuple[Object, NodeState]] = {}
 
     def states(self, names: Iterable[str]) -> dict[str, NodeState]:
         """What is known of these nodes; one of which nothing is known is left out."""
@@ -61,22 +57,10 @@ class Nodes:
             return {}
         return {name: state for name in names if (state := self._state(name)) is not None}
 
-    def hostname(self, name: str) -> str:
-        """Its kubernetes.io/hostname, which on some clouds is not its name; also of one that was
-        known and is gone.
-        """
-        node = self._watch.store.get("", name)
-        if node is None:
-            return self._hostnames.get(name, name)
-        found = _hostname(node)
-        if found != name and len(self._hostnames) < REMEMBERED_HOSTNAMES:
-            self._hostnames[name] = found
-        return found
-
     def _state(self, name: str) -> NodeState | None:
         node = self._watch.store.get("", name)
+        last = self._last.get(name)
         if node is None:
-            self._read.pop(name, None)
             if len(self._missing_since) >= REMEMBERED_NODES:
                 self._missing_since.clear()
             since = self._missing_since.setdefault(name, self._monotonic())
@@ -86,17 +70,14 @@ class Nodes:
             )
             if not gone:
                 return None
-            labels = self._labels.get(name, {})
-            return NodeState(
-                name, hostname=self.hostname(name), exists=False, ready=False, labels=labels
-            )
-        read = self._read.get(name)
-        if read is not None and read[0] is node:  # a run may have a thousand nodes
-            return read[1]
+            known = last[1] if last is not None else NodeState(name, hostname=name)
+            return replace(known, exists=False, ready=False, taints=(), allocatable={})
+        if last is not None and last[0] is node:  # a run may have a thousand nodes
+            return last[1]
         self._missing_since.pop(name, None)
         state = NodeState(
             name,
-            hostname=self.hostname(name),
+            hostname=_hostname(node),
             ready=is_ready(node),
             taints=taint_keys(node),
             labels=node["metadata"].get("labels") or {},
@@ -105,12 +86,9 @@ class Nodes:
                 for resource, quantity in (node["status"].get("allocatable") or {}).items()
             },
         )
-        if len(self._read) >= REMEMBERED_NODES:
-            self._read.clear()
-        if name not in self._labels and len(self._labels) >= REMEMBERED_NODES:
-            self._labels.clear()
-        self._labels[name] = state.labels
-        self._read[name] = (node, state)
+        if last is None and len(self._last) >= REMEMBERED_NODES:
+            del self._last[next(iter(self._last))]
+        self._last[name] = (node, state)
         return state
 
 

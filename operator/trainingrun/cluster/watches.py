@@ -25,10 +25,11 @@ from .api_client import (
     Gone,
     NotFound,
     NotServed,
+    Unauthorized,
     error_of,
     text_of,
 )
-from .bounded_json import ShallowContent, is_json
+from .bounded_json import ShallowContent
 from .object_store import Key, Store
 from .resources import PLURALS, RAY_API, path
 from .run_stores import Kind, Stores
@@ -48,6 +49,8 @@ RELIST_S = 1.0
 """Between two lists of whoever waits for the events of the first."""
 CHECK_S = 0.5
 """Between checks whether a watch is stale or fresh again."""
+REWATCH_S = 1.0
+"""From one request of kopf's to watch a collection until the next."""
 OPTIONAL_RETRY_S = 6.0
 """Between tries of what the operator works without and has never been allowed to see; shorter than
 a watch may be silent, for kopf's request waits as long."""
@@ -111,6 +114,7 @@ class Watches:
         self.nodes = self._watch(stores.nodes, "", optional=True)
         self._of_kind["Node"] = {"": self.nodes}
         self._by_path = {watch.path: watch for watch in self.all()}
+        self._next_watch_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Checks the watches and the kinds until cancelled.
@@ -129,10 +133,12 @@ class Watches:
     ) -> aiohttp.ClientResponse:
         """A middleware of kopf's session: notes what becomes of each request.
 
-        A refusal becomes an aiohttp.ClientError, after which kopf tries again: a 404 would end it.
+        What is refused, or answered as no API server does, becomes an
+        aiohttp.ClientConnectionError, after which kopf tries again later: of any other it ends, or
+        lists anew at once.
         """
-        watch = self._by_path.get(request.url.path)
-        watches = "watch" in request.url.query
+        path, watches = request.url.path, "watch" in request.url.query
+        watch = self._by_path.get(path)
         method = "WATCH" if watches else "GET"
         if watch is not None:
             if watch.given_up:
@@ -140,40 +146,60 @@ class Watches:
             watch.began(watches)
         try:
             if watches:
-                answer = self._readable(await send(request), watch)
+                await self._wait_to_watch(path)
+                answer = await self._answer(request, send, watch)
             else:
                 async with self._connection.lists:
-                    answer = self._readable(await send(request), watch)
-                    body = await answer.read()
-                    if answer.status < 400 and not is_json(body):
-                        raise aiohttp.ClientPayloadError("the answer is not JSON")
+                    answer = await self._answer(request, send, watch)
         except (aiohttp.ClientError, TimeoutError) as problem:
             self._connection.count(method, "error")
-            log.info("%s %s: %s", method, request.url.path, text_of(problem))
+            log.info("%s %s: %s", method, path, text_of(problem))
             if watch is not None:
                 watch.failed()
-            raise
+            if isinstance(problem, aiohttp.ClientConnectionError | TimeoutError):
+                raise
+            raise aiohttp.ClientConnectionError(text_of(problem)) from problem
         self._connection.count(method, str(answer.status))
         if answer.status < 400:
             if watch is not None and watches:
                 watch.opened(float(request.url.query.get("timeoutSeconds", 0)))
             return answer
-        if watch is None and answer.status == 404:
+        if answer.status == 404 and _field_of(path) == "resources" and path != "/api/v1":
             return answer  # to kopf, an API group without any kinds
-        error = error_of(answer.status, method, request.url.path, await answer.read())
+        error = error_of(answer.status, method, path, await answer.read())
         if watch is not None:
             watch.failed(error)
         if isinstance(error, Gone):
             raise aiohttp.ClientPayloadError(str(error))  # kopf lists from the beginning
         raise aiohttp.ClientConnectionError(str(error))
 
-    def _readable(
-        self, answer: aiohttp.ClientResponse, watch: "Watch | None"
+    async def _wait_to_watch(self, path: str) -> None:
+        """Because kopf opens a watch that has ended anew at once, also one that has just begun."""
+        now = time.monotonic()
+        due = max(now, self._next_watch_at.get(path, now))
+        self._next_watch_at[path] = due + REWATCH_S
+        await asyncio.sleep(due - now)
+
+    async def _answer(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType, watch: "Watch | None"
     ) -> aiohttp.ClientResponse:
-        """The answer, such that kopf can parse it whatever somebody has put into an object."""
+        """The answer, such that kopf can parse it whatever somebody has put into an object.
+
+        Raises:
+            aiohttp.ClientError: there is none, or it is not what an API server answers.
+        """
+        answer = await send(request)
         kind = watch.kind if watch else "other"
         content = ShallowContent(answer.content, lambda: self._count_unreadable(kind))
         answer.content = cast("aiohttp.StreamReader", content)
+        if answer.status >= 400:
+            await answer.read()
+        elif "watch" in request.url.query:
+            if not answer.content_type.endswith("json"):
+                answer.close()
+                raise aiohttp.ClientConnectionError(f"the answer is {answer.content_type}")
+        else:
+            await _check(answer, _field_of(request.url.path))
         return answer
 
     def all(self) -> Iterator["Watch"]:
@@ -281,8 +307,11 @@ class Watches:
         for watch in watches:
             if served == "missing":
                 watch.set_missing()
-            elif served == "no" and watch.unwatched_s:  # and kopf may not request it again
-                watch.failed(NotServed(f"its CRD is there, and {kind.api_version} is not served"))
+            elif served != "yes" and watch.unwatched_s:  # and kopf may not request it again
+                if served == "no":
+                    error = f"its CRD is there, and {kind.api_version} is not served"
+                    watch.failed(NotServed(error))
+                watch.excuse()
         unwatched_s = max(watch.unwatched_s for watch in watches)
         if served == "yes" and unwatched_s > UNWATCHED_S:
             raise KindInstalledLater(f"{kind.name} was installed after the operator began")
@@ -332,6 +361,27 @@ class Watches:
             return self.kuberay
 
 
+def _field_of(path: str) -> str:
+    """The field that kopf reads in the answer to a GET: each of them is a list."""
+    match path.split("/")[1:]:
+        case ["api"]:
+            return "versions"
+        case ["apis"]:
+            return "groups"
+        case ["api", _] | ["apis", _, _]:
+            return "resources"
+    return "items"
+
+
+async def _check(answer: aiohttp.ClientResponse, field: str) -> None:
+    try:
+        found = await answer.json()
+    except ValueError:
+        raise aiohttp.ClientConnectionError("the answer is not JSON") from None
+    if not isinstance(found, dict) or not isinstance(found.get(field), list):
+        raise aiohttp.ClientConnectionError(f"the answer has no list {field}")
+
+
 class Watch:
     """One collection, in all namespaces or in one, and whether its events arrive."""
 
@@ -357,7 +407,8 @@ class Watch:
         self.connected_since: float | None = None
         """Monotonic time since when no request has failed; None: the last one has."""
         self.alive_at = monotonic()
-        """Monotonic time of kopf's last request, or at which the kind was found to be missing."""
+        """Monotonic time of kopf's last request, or at which it was found to have no reason for
+        one: the kind was not known to be served."""
         self._connection, self._optional, self._monotonic = connection, optional, monotonic
         self._what = f"{kind}s of namespace {namespace}" if namespace else f"{kind}s"
         self._query = {"labelSelector": label_selector} if label_selector else {}
@@ -402,8 +453,12 @@ class Watch:
         if self.state != "missing":
             log.info("not installed", extra={"path": self.path})
         self.state, self._problem = "missing", None
-        self.alive_at = self._monotonic()
+        self.excuse()
         self.store.clear(self.namespace)
+
+    def excuse(self) -> None:
+        """That kopf does not request the kind is no sign that it hangs: it has no reason to now."""
+        self.alive_at = self._monotonic()
 
     # What kopf's requests show
 
@@ -436,7 +491,7 @@ class Watch:
         self._fresh_until = min(self._fresh_until, now + STALE_AFTER_S)
         if isinstance(error, NotServed):
             problem = f"the API server does not know the {self._what} ({error})"
-        elif isinstance(error, Forbidden):
+        elif isinstance(error, Forbidden | Unauthorized):
             problem = (
                 f"the API server does not let the operator watch the {self._what} ({error}); "
                 "restore the roles and the credentials of the operator"

@@ -1,4 +1,4 @@
-"""The operator's process: events -> queue -> reconcile -> act. `python -m trainingrun.controller`.
+"""The operator's process: events -> queue -> reconcile -> act.
 
-What it may do in the cluster is listed, as data, in `trainingrun.cluster.resources`.
+`python -m trainingrun.controller` starts it.
 """

@@ -5,10 +5,10 @@ one waiting. Heads that were slow or silent the last time share a quarter of the
 """
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from .fair_queue import FairQueue
 
@@ -50,29 +50,25 @@ class PollTurns:
         self._left, self._tick_at = 0.0, 0.0
         self._tick: asyncio.TimerHandle | None = None
 
-    @contextlib.asynccontextmanager
-    async def turn(self, namespace: str, *, slow: bool) -> AsyncIterator[None]:
+    def turn(self, namespace: str, *, slow: bool) -> AbstractAsyncContextManager[None]:
         """A poll in its turn: wait for it, then poll inside.
 
         Args:
             namespace: Of the run.
             slow: Whether its head was slow, or silent, the last time.
         """
-        async with self._place(self._slow if slow else self._quick, namespace):
-            yield
+        return self._place(self._slow if slow else self._quick, namespace)
 
-    @contextlib.asynccontextmanager
-    async def at_once(self, namespace: str) -> AsyncIterator[None]:
+    def at_once(self, namespace: str) -> AbstractAsyncContextManager[None]:
         """A poll as soon as there is a place, whatever the rate."""
-        async with self._place(self._at_once, namespace):
-            yield
+        return self._place(self._at_once, namespace)
 
     def close(self) -> None:
         """No turn comes any more."""
         if self._tick is not None:
             self._tick.cancel()
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def _place(self, lane: _Lane, namespace: str) -> AsyncIterator[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiting.put(namespace, future)

@@ -7,13 +7,17 @@ added, pod affinity terms are added, and node selector terms must hold together 
 ones.
 
 Nothing is refused here: what has the wrong shape replaces what was rendered, and the API server
-then says what is wrong with it.
+then says what is wrong with it. What is merged is not checked yet, and all other namespaces wait
+for it: so no entry of a list is compared with each one of another list.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainingrun_protocol.variable_references import with_variables
+from trainingrun_protocol.variable_references import names_in
+
+from ..api.pod_schema import MOST_ITEMS, MOST_TERMS
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -40,9 +44,11 @@ _HANDLERS = {"exec", "grpc", "httpGet", "sleep", "tcpSocket"}
 _MOVED = object()
 """In the place of an item that is further back now."""
 
-_MOST_PAIRS = 2560
-"""Of node selector terms: ten that are rendered, with those of two templates of
-`pod_schema.MOST_TERMS` each. Only what is not checked yet has more."""
+_text = json.JSONEncoder(sort_keys=True).encode
+"""The same of values that are equal."""
+
+_Term = Mapping[str, list[tuple[str, Any]]]
+"""A node selector term: the requirements of each field, with their texts."""
 
 _ADDED = {
     "envFrom",
@@ -81,9 +87,7 @@ def merge_pod_template(
     if isinstance(spec, Mapping) and isinstance(wanted, Mapping):
         tolerations, more = spec.get("tolerations"), wanted.get("tolerations")
         if isinstance(tolerations, list) and isinstance(more, list):
-            result["spec"]["tolerations"] = _copy(
-                [*tolerations, *(item for item in more if item not in tolerations)]
-            )
+            result["spec"]["tolerations"] = _copy([*tolerations, *_without(more, tolerations)])
     return result
 
 
@@ -105,7 +109,7 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
         return _copy(overlay)
     if field in _ADDED:
         # Once each: a retry has what is rendered, or its defaults, in its own template already.
-        return _copy([*(item for item in base if item not in overlay), *overlay])
+        return _copy([*_without(base, overlay), *overlay])
     if field == "nodeSelectorTerms":
         return _both(base, overlay)
     if field in _MERGE_KEYS:
@@ -119,10 +123,19 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
     return _copy(overlay)
 
 
+def _without(items: list[Any], others: list[Any]) -> list[Any]:
+    """The items that are not among the others; all of them where so many are refused anyway."""
+    if max(len(items), len(others)) > MOST_ITEMS:
+        return items
+    known = {_text(item) for item in others}
+    return [item for item in items if _text(item) not in known]
+
+
 def _by_key(
     base: list[Any], overlay: list[Any], key: str, keep_nulls: bool | None = None
 ) -> list[Any]:
-    """Items of one key merged, or (`keep_nulls` is None) replaced whole, at their places.
+    """Items of one key merged, or (`keep_nulls` is None) replaced whole, at their places. Once: a
+    second item of the overlay with that key is added, and refused where it may not be there twice.
 
     A variable whose value names one that is further back comes behind that: in front of it,
     `$(NAME)` would stay as it is.
@@ -132,7 +145,7 @@ def _by_key(
     last = dict(places)
     for item in overlay:
         name = _name(item, key)
-        place = places.get(name) if name is not None else None
+        place = places.pop(name, None) if name is not None else None
         if place is not None and keep_nulls is not None:
             result[place] = merge(result[place], item, keep_nulls)
         elif place is not None and not _names_one_behind(item, place, last):
@@ -140,7 +153,6 @@ def _by_key(
         else:
             if place is not None:
                 result[place] = _MOVED
-                places[name] = len(result)
             last[name] = len(result)
             result.append(_copy(item))
     return [item for item in result if item is not _MOVED]
@@ -149,10 +161,8 @@ def _by_key(
 def _names_one_behind(item: Mapping[str, Any], place: int, last: Mapping[Any, int]) -> bool:
     """Whether the value of a variable at a place names one whose place is further back."""
     value = item.get("value")
-    if not isinstance(value, str) or "$(" not in value:
-        return False
-    behind = {name: "" for name, at in last.items() if at > place}
-    return with_variables(value, behind) != with_variables(value, {})
+    names = names_in(value) if isinstance(value, str) else []
+    return any(last.get(name, place) > place for name in names)
 
 
 def _name(item: Any, key: str) -> str | int | tuple[int, str] | None:
@@ -167,18 +177,19 @@ def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
     """Terms are alternatives, so all of both lists hold where every pair does."""
     base, overlay = ([_without_nulls(term) for term in terms] for terms in (base, overlay))
     terms = [*base, *overlay]
-    if len(base) * len(overlay) > _MOST_PAIRS:
+    if max(len(base), len(overlay)) > MOST_TERMS:
         return [_copy(term) for term in terms]  # more than a podTemplate may have, so refused
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
     if not overlay:
         return [_copy(term) for term in base]
-    found = []
-    for theirs in overlay:
-        if any(_holds(theirs, ours) for ours in base):
-            found.append(_copy(theirs))  # as in a retry, which has the base's terms in its own
+    ours, found = [_requirements(term) for term in base], []
+    for term in overlay:
+        theirs = _requirements(term)
+        if any(_holds(theirs, each) for each in ours):
+            found.append(_copy(term))  # as in a retry, which has the base's terms in its own
         else:
-            found += [_joined(ours, theirs) for ours in base]
+            found += [_joined(each, theirs) for each in ours]
     return found
 
 
@@ -188,18 +199,25 @@ def _without_nulls(term: Any) -> Any:
     return {field: expressions for field, expressions in term.items() if expressions is not None}
 
 
-def _holds(term: Mapping[str, list[Any]], other: Mapping[str, list[Any]]) -> bool:
+def _requirements(term: Mapping[str, list[Any]]) -> _Term:
+    return {field: [(_text(item), item) for item in items] for field, items in term.items()}
+
+
+def _holds(term: _Term, other: _Term) -> bool:
     """Whether a term has all that the other one asks for; one that is empty selects no node."""
     return any(other.values()) and all(
-        item in term.get(field, []) for field, items in other.items() for item in items
+        {text for text, _ in items} <= {text for text, _ in term.get(field, ())}
+        for field, items in other.items()
     )
 
 
-def _joined(ours: Mapping[str, list[Any]], theirs: Mapping[str, list[Any]]) -> dict[str, Any]:
+def _joined(ours: _Term, theirs: _Term) -> dict[str, Any]:
     found = {}
     for field in sorted({*ours, *theirs}):
         more = theirs.get(field, [])
-        found[field] = _copy([*(item for item in ours.get(field, []) if item not in more), *more])
+        known = {text for text, _ in more}
+        own = [item for text, item in ours.get(field, []) if text not in known]
+        found[field] = _copy([*own, *(item for _, item in more)])
     return found
 
 

@@ -79,8 +79,9 @@ def without_defaults(run: TrainingRun, now: datetime, error: str, retry_s: float
         run,
         now,
         ConditionReason.DEFAULTS_UNREADABLE,
-        "The operator could read TrainingDefaults and ClusterTrainingDefaults before, and cannot "
-        f"now: {short(error, 500)}; the run begins once it can read both",
+        "The operator cannot read TrainingDefaults and ClusterTrainingDefaults: "
+        f"{short(error, 500)}; the run begins once it can read both, and where it never could, "
+        "within a minute",
     )
     return replace(plan, requeue_after_s=retry_s)
 
