@@ -5,7 +5,7 @@ import base64
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from aiohttp import web
 
 from support.apiserver import ApiServer
 from support.tls import certificates
+
+RAY_JOBS = {"apiGroups": ["ray.io"], "apiVersions": ["v1"], "resources": ["rayjobs"]}
+EVENTS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}
 
 
 class HeldWebhook:
@@ -29,9 +32,13 @@ class HeldWebhook:
 
     @contextlib.asynccontextmanager
     async def listening(
-        self, server: ApiServer, namespace: str, folder: Path
+        self,
+        server: ApiServer,
+        namespace: str,
+        folder: Path,
+        created: Mapping[str, list[str]] = RAY_JOBS,
     ) -> AsyncIterator["HeldWebhook"]:
-        """For the creation of RayJobs in a namespace; `folder` gets its certificate."""
+        """For what is `created` in a namespace; `folder` gets its certificate."""
         tls = certificates(folder)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls.certificate, tls.key)
@@ -40,7 +47,8 @@ class HeldWebhook:
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        webhook = _configuration(namespace, runner.addresses[0][1], tls.authority.read_bytes())
+        port, authority = runner.addresses[0][1], tls.authority.read_bytes()
+        webhook = _configuration(namespace, port, authority, created)
         await asyncio.to_thread(server.create, webhook)
         try:
             yield self
@@ -58,13 +66,9 @@ class HeldWebhook:
         return web.json_response({**kind, "response": answer})
 
 
-def _configuration(namespace: str, port: int, certificate: bytes) -> dict[str, Any]:
-    rule = {
-        "apiGroups": ["ray.io"],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["rayjobs"],
-    }
+def _configuration(
+    namespace: str, port: int, certificate: bytes, created: Mapping[str, list[str]]
+) -> dict[str, Any]:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
@@ -81,7 +85,7 @@ def _configuration(namespace: str, port: int, certificate: bytes) -> dict[str, A
                 "admissionReviewVersions": ["v1"],
                 "timeoutSeconds": 30,
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-                "rules": [rule],
+                "rules": [{**created, "operations": ["CREATE"]}],
             }
         ],
     }

@@ -155,6 +155,23 @@ async def test_the_poller_follows_no_redirect_to_another_run(status):
     assert others == []
 
 
+@pytest.mark.parametrize(("may_act", "wanted"), [(False, []), (True, ["POST /suspend"])])
+async def test_a_poller_that_may_not_act_posts_no_suspend(may_act, wanted):
+    posted = []
+
+    def answer(request: web.Request) -> web.Response:
+        posted.append(f"{request.method} {request.path}")
+        return web.Response(status=202)
+
+    async with (
+        a_head(answer) as url,
+        a_poller(lambda name: url, may_act=lambda: may_act) as poller,
+    ):
+        poller.post_suspend(KEY, "u", 1)
+        await until(lambda: poller._runs[KEY].suspending.done())
+        assert posted == wanted
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)

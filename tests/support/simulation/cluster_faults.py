@@ -97,6 +97,7 @@ def kills_a_process(story: Story, choice: int) -> None:
     if driver and driver.trains:
         story.world.lose("process")
         driver.record(story.world.now, RecordKind.WORKER_LOST, None)
+        driver.regroup()
 
 
 @fault("pods")
@@ -127,6 +128,7 @@ def kernel_kills_a_process(story: Story, choice: int) -> None:
         story.world.lose("oom")
         driver.record(story.world.now, RecordKind.WORKER_LOST, pod)
         driver.killed = driver.records[-1], pod
+        driver.regroup()
 
 
 @fault("memory")

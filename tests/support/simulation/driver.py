@@ -17,6 +17,8 @@ STEPS_PER_S = 1.0
 RESIZE_S = 60.0
 """The default of `workers.resizeSeconds`."""
 CHECKPOINT_STEPS = 20
+LOST_S = 120.0
+"""How long a node is said to be lost while fewer workers train than did."""
 
 
 @dataclass(eq=False)
@@ -28,6 +30,8 @@ class Bucket:
     step: int = 0
     """The newest committed checkpoint."""
     committed_at: float = 0.0
+    done: bool = False
+    """A training has done all of its steps."""
 
 
 @dataclass(eq=False)
@@ -70,6 +74,8 @@ class Driver:
     """Its records name no pods."""
     waiting: dict[str, Pod] = field(default_factory=dict)
     """Pods beside its group, by name."""
+    lost_nodes: dict[str, float] = field(default_factory=dict)
+    """Nodes that had a worker and of which Ray gets no heartbeat, with the time."""
     gone: list[str] = field(default_factory=list)
     """Names of those that have ended so."""
     killed: "tuple[dict[str, Any], Pod] | None" = None
@@ -102,6 +108,7 @@ class Driver:
         joined = [pod for pod in workers if pod.head_uid == self.head.uid and pod.alive]
         self._tell_of_memory(joined)
         self._see_who_waits(joined)
+        self._see_lost_nodes(now, joined)
         if self.state is RunState.TRAINING:
             self._train(now, passed, joined)
         else:
@@ -120,10 +127,11 @@ class Driver:
                 self._commit(now)
             if self.step >= self.total and self.storage_since is None:
                 self._commit(now)
+                self.bucket.done = True
                 self.state, self.exit_code = RunState.SUCCEEDED, 0
             elif self._can_grow(now, joined):
                 self._commit(now)
-                self.state, self.ready_at = RunState.RECOVERING, None
+                self.regroup()
             return
         if terminating and not lost and self.storage_since is None:
             self._commit(now)
@@ -131,6 +139,10 @@ class Driver:
             self.record(now, RecordKind.PREEMPTED, pod)
         for pod in lost:
             self.record(now, RecordKind.WORKER_LOST, pod)
+        self.regroup()
+
+    def regroup(self) -> None:
+        """Its worker group has ended, and another one begins."""
         self.state, self.ready_at = RunState.RECOVERING, None
 
     def _gather(self, now: float, joined: list[Pod]) -> None:
@@ -187,6 +199,19 @@ class Driver:
         waiting = (pod for pod in joined if here and pod not in self.group and not pod.terminating)
         self.waiting = {pod.name: pod for pod in waiting}
 
+    def _see_lost_nodes(self, now: float, joined: list[Pod]) -> None:
+        for pod in self.group:
+            if pod.node and (not pod.node.powered or pod.ray_ended_at is not None):
+                self.lost_nodes.setdefault(pod.node.name, now)
+        for pod in joined:
+            if pod.node:
+                self.lost_nodes.pop(pod.node.name, None)
+
+    def _lost(self, now: float) -> list[str]:
+        fewer = len(self.group) < self.count
+        lost = self.lost_nodes.items()
+        return sorted(name for name, since in lost if not fewer or now - since < LOST_S)
+
     def _tell_of_memory(self, joined: list[Pod]) -> None:
         """The rank that joins in the pod says why the one before it was lost."""
         if self.killed is None:
@@ -235,13 +260,7 @@ class Driver:
                     {"workers": pods * self.per_pod, "seconds": seconds}
                     for pods, seconds in self.sizes.items()
                 ],
-                "lost_nodes": sorted(
-                    {
-                        pod.node.name
-                        for pod in self.group
-                        if pod.node and (not pod.node.powered or pod.ray_ended_at is not None)
-                    }
-                ),
+                "lost_nodes": self._lost(now),
                 "spare_pods": [*self.gone[-32:], *self.waiting],
                 "storage_error": (
                     None if self.storage_since is None else "The bucket does not answer"

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainingrun.api.failures_spec import Failures
 from trainingrun.api.status import MOST_LOSSES, LossReason, RunStatus
 from trainingrun.reconciling import Plan
 from trainingrun.reconciling.losses.counting import COUNTERS
@@ -32,7 +33,15 @@ EXPLAINING = (
 
 OF_RULES = ("FailedByRule", "RuleExhausted")
 
-NODE, APPLICATION = "node", "application"
+NODE, APPLICATION, MEMORY = "node", "application", "oom"
+
+UNSEEN = frozenset({"staleness", "crd", "failover", "silence", "records"})
+"""Groups of faults that may keep the news of a loss from the operator."""
+
+COUNTED_WITHIN_S = 120.0
+"""A loss is counted so soon: two signs of a lost node, and a driver's last document, take most of
+a minute.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,13 @@ def hold(story: Story, before: Before, made: Plan) -> None:
     _small(after)
     _explained(story, after)
     _documented(after)
+    if "completionTime" in after and "completionTime" not in before.status:
+        _justified(story, after)
 
 
 def at_rest(story: Story) -> None:
     """What holds once reconciles change nothing more."""
+    _each_is_counted(story)
     running = Before.of(story).running
     operator = story.operator
     if running is None or "RayJob" in operator.stale or operator.kuberay == "missing":
@@ -149,9 +161,9 @@ def _healthy_goes_on(story: Story, before: Before, made: Plan) -> None:
     reason = failed.reason if failed and failed.status == "True" else ""
     if reason == "DeadlineExceeded" and spec.get("activeDeadlineSeconds"):
         return
-    just_lost = _total(made.status.to_dict()) > _total(before.status)
-    if reason in ("RestartsExhausted", "PreemptionsExhausted") and just_lost:
-        return
+    used = _used(made.status.to_dict()).get(reason, 0)
+    if used > _used(before.status).get(reason, 0):
+        return  # just now
     if reason in OF_RULES and _met(made.status.to_dict()) > _met(before.status):
         return  # of a loss of which more is known, too
     raise AssertionError(f"ends a healthy attempt: {ended.outcome} {ended.message}")
@@ -177,9 +189,35 @@ def _number(ray_job: str) -> int:
     return int(ray_job.rpartition("-")[2])
 
 
+def _used(status: dict[str, Any]) -> dict[str, int]:
+    """What is counted against each budget, by the reason of a run that has used it up."""
+    counts = RunStatus.model_validate({"disruptions": status.get("disruptions", {})}).disruptions
+    errors = counts.application_errors + counts.out_of_memory
+    losses = _total(status) - errors - counts.hangs
+    losses += int(status.get("seen", {}).get("otherLosses", 0))
+    return {"RestartsExhausted": errors, "PreemptionsExhausted": losses}
+
+
 def _total(status: dict[str, Any]) -> int:
     counts = RunStatus.model_validate({"disruptions": status.get("disruptions", {})}).disruptions
     return sum(counts.model_dump(exclude={"history"}).values())
+
+
+def _each_is_counted(story: Story) -> None:
+    """What was lost is counted, each once, soon after its news have arrived: exactly, where each
+    loss came alone.
+    """
+    world, unseen = story.world, UNSEEN & set(story.groups)
+    if unseen or world.kuberay_away or story.over or story.operator.deleted:
+        return
+    least, most = 0, 0
+    for loss in world.losses:
+        seen_since = max(loss.time, story.away_until, world.kuberay_back_at)
+        least += loss.alone and world.now - seen_since >= COUNTED_WITHIN_S
+        # Workers that run out of memory together may be gone before their kubelets tell why.
+        most += 1 if loss.alone and loss.kind != MEMORY else max(loss.pods, 1)
+    counted = _total(story.status) + int(story.status.get("seen", {}).get("otherLosses", 0))
+    assert least <= counted <= most, f"{counted} losses are counted of {least} to {most}"
 
 
 def _counts(story: Story, after: dict[str, Any]) -> None:
@@ -201,7 +239,7 @@ def _counts(story: Story, after: dict[str, Any]) -> None:
     most = true + incidents.get("attempt", 0) + incidents.get(APPLICATION, 0)
     assert total + others <= most, f"{total} + {others} losses are counted of {most}"
     assert counted.application_errors <= incidents.get(APPLICATION, 0), f"{counted} {incidents}"
-    of_memory = incidents.get("oom", 0) + story.world.later_causes["oom"]
+    of_memory = incidents.get(MEMORY, 0) + story.world.later_causes[MEMORY]
     assert counted.out_of_memory <= of_memory, f"{counted} {incidents}"
     of_nodes = incidents.get(NODE, 0) + story.world.later_causes[NODE]
     assert counted.node_losses <= of_nodes + incidents.get("preempted", 0), counted
@@ -287,21 +325,42 @@ def _documented(after: dict[str, Any]) -> None:
         assert found in DOCUMENTED, f"{found} is missing in docs/conditions.md"
 
 
-def justified(story: Story) -> None:
-    """A run that ended has succeeded, or failed by a rule of its spec."""
-    status = story.status
-    if status["phase"] == "Succeeded":
+def _justified(story: Story, after: dict[str, Any]) -> None:
+    """A run that ends has truly done all of its steps, or failed by its spec of that moment for
+    what has truly happened.
+    """
+    world, spec = story.world, story.operator.spec
+    if after["phase"] == "Succeeded":
+        assert world.bucket.done, f"Succeeded at step {world.bucket.step} of {world.total_steps}"
         return
-    failed = next(c for c in status["conditions"] if c["type"] == "Failed")
+    failed = next(c for c in after["conditions"] if c["type"] == "Failed")
     assert failed["message"], "Failed without a sentence"
-    spec = story.operator.spec
-    rules = {
-        "DeadlineExceeded": True,
-        "RestartsExhausted": True,
-        "PreemptionsExhausted": spec.get("failures", {}).get("maxPreemptions", -1) >= -1,
-        "NoProgress": True,
-        # The rules of then: the user may have changed them since.
-        **dict.fromkeys(OF_RULES, bool(status.get("failureRules"))),
-        "Rejected": "validation" in story.groups,
-    }
-    assert rules.get(failed["reason"]), f"Failed for {failed['reason']}: {failed['message']}"
+    failures = Failures.model_validate(spec.get("failures", {}))
+    rules = failures.failure_rules
+    causes = sum(max(loss.pods, 1) for loss in world.losses) + sum(world.later_causes.values())
+    errors = sum(loss.kind in (APPLICATION, MEMORY) for loss in world.losses)
+    errors += world.later_causes[MEMORY]
+    in_vain = story.operator.begun_at.count(story.operator.checkpoint)
+    deadline_s = spec.get("activeDeadlineSeconds")
+    match failed["reason"]:
+        case "DeadlineExceeded":
+            holds = deadline_s is not None and world.now >= deadline_s
+        case "RestartsExhausted":
+            holds = errors > failures.max_restarts
+        case "PreemptionsExhausted":
+            holds = 0 <= failures.max_preemptions < causes
+        case "NoProgress":
+            holds = in_vain >= failures.max_attempts_without_progress
+        case "FailedByRule":
+            holds = causes > 0 and any(rule.then == "Fail" for rule in rules)
+        case "RuleExhausted":
+            most = [rule.max_restarts for rule in rules if rule.max_restarts is not None]
+            holds = any(causes > number for number in most)
+        case "Rejected":
+            holds = after["attempt"] in world.refused
+        case _:
+            holds = False
+    assert holds, (
+        f"Failed for {failed['reason']}: {failed['message']}; there were {errors} errors among "
+        f"{causes} causes, and {in_vain} attempts without a newer checkpoint"
+    )

@@ -41,6 +41,7 @@ def _reconcile_job(world: World, number: int, job: dict[str, Any]) -> None:
         return
     if world.invalid_jobs and not status["jobDeploymentStatus"]:
         status.update(jobDeploymentStatus="ValidationFailed", message="the spec is not valid")
+        world.refused.add(number)
         return
     if cluster is None:
         cluster = world.add_cluster(number, job)

@@ -99,6 +99,10 @@ class Operator:
     """An old document that is read now."""
     writes: int = 0
     reconciles: int = 0
+    checkpoint: int = 0
+    """Step of the newest checkpoint of which a document has told before a status was written."""
+    begun_at: list[int] = field(default_factory=list)
+    """The same when each attempt was begun."""
     _run: tuple[object, TrainingRun, str | None] | None = None
 
     # Reading
@@ -274,6 +278,11 @@ class Operator:
         if not self.world.run_deleted and written != seen.run.status.to_dict():
             self.writes += 1
             self.status = json.loads(json.dumps(written))
+            ended = (known.number for known in made.status.attempts if known.outcome != "Running")
+            self.world.ended = max(ended, default=0)
+        told = self.polls.document
+        if told is not None and told.checkpoint is not None:
+            self.checkpoint = max(self.checkpoint, told.checkpoint.step)
         self.polls.followed = any(
             attempt.number == made.status.attempt and attempt.outcome == "Running"
             for attempt in made.status.attempts
@@ -355,6 +364,7 @@ class Operator:
         if number in self.world.jobs:
             return
         job = self.world.add_job(manifest)
+        self.begun_at.append(self.checkpoint)
         self._saw(kind, job["metadata"]["uid"], job)
 
     def _patch_cluster(

@@ -127,7 +127,7 @@ def operator_is_away(story: Story, choice: int) -> None:
     story.operator.down = True
     story.wait((10, 60, 300, 700, 3600, 90000)[choice % 6])
     story.operator.down = False
-    story.awake_since = story.world.now
+    story.awake_since = story.away_until = story.world.now
 
 
 @fault("failover")

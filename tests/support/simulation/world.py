@@ -27,6 +27,9 @@ HEADLESS_S = 60.0
 
 LONGEST_TICK_S = 3600.0
 
+TOGETHER_S = 60.0
+"""What is lost within so many seconds may count as one loss."""
+
 
 class Loss(NamedTuple):
     """Something that was truly lost."""
@@ -37,6 +40,9 @@ class Loss(NamedTuple):
     attempt: int
     pods: int
     """How many pods it took, where they are what an operator can see of it."""
+    alone: bool = False
+    """It interrupted a healthy training, and nothing was lost shortly before that could explain it.
+    """
 
 
 @dataclass(eq=False)
@@ -81,6 +87,10 @@ class World:
     later_causes: Counter[str] = field(default_factory=Counter)
     """By kind, what happened to pods that were lost already: it may be seen as their cause."""
     created: list[int] = field(default_factory=list)
+    ended: int = 0
+    """The last attempt of which the operator has written that it has ended."""
+    refused: set[int] = field(default_factory=set)
+    """Attempts whose RayJobs KubeRay has refused."""
     manifests: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Of each attempt's RayJob, as it was created."""
     created_late: int = 0
@@ -91,6 +101,8 @@ class World:
     run_deleted: bool = False
 
     kuberay_away: bool = False
+    kuberay_back_at: float = 0.0
+    """When it was last found to be there again."""
     finalizer_stays: bool = False
     invalid_jobs: bool = False
     pod_quota: bool = False
@@ -228,15 +240,28 @@ class World:
         if pods and not fresh:
             self.later_causes[kind] += 1
             return
+        alone = self._interrupts(kind, fresh) and (
+            not self.losses or self.now - self.losses[-1].time > TOGETHER_S
+        )
         for pod in fresh:
             pod.lost = True
         number = attempt or (fresh[0].number if fresh else self.number())
-        self.losses.append(Loss(kind, self.now, number, len(fresh)))
+        self.losses.append(Loss(kind, self.now, number, len(fresh), alone))
+
+    def _interrupts(self, kind: str, pods: list[Pod]) -> bool:
+        """Whether such a loss, of these pods or of a process, interrupts a healthy training."""
+        driver = self.driver
+        if driver is None or driver.attempt <= self.ended or not self.trains_well():
+            return False
+        if not pods:
+            return kind != "node"  # one without pods, or only its kubelet
+        return any(pod is driver.head or pod in driver.group for pod in pods)
 
     def stop_kuberay(self, away: bool) -> None:
         """KubeRay's operator goes, or is there."""
         if away and not self.kuberay_away and self.driver is None:
             self.lose("attempt")  # it is given up, if its pods run and nobody submits a driver
+        self.kuberay_back_at = self.kuberay_back_at if away else self.now
         self.kuberay_away = away
 
     # Time
