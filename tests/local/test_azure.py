@@ -72,7 +72,7 @@ def test_a_run_is_kept_and_swept(azure: Bucket, tmp_path: Path) -> None:
     with restored.as_directory() as found:
         assert digest_folder(found) == digest_folder(folder)
     second = Lease.take(azure, 1, "pod-b", 120)
-    assert (second.fencing_token, lease.held()) == (2, False)
+    assert second.fencing_token == 2
     with pytest.raises(Superseded):
         lease.require()
 

@@ -1,5 +1,6 @@
 """A checkpoint counts once its manifest is committed, and only while its files are as committed."""
 
+import contextlib
 import json
 import math
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from support.checkpoints import saved
-from trainingrun_protocol.contract import ContractCheckpoints
+from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV, ContractCheckpoints
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.store import bucket as bucket_module
 from trainingrun_runtime.store import manifest, verification
@@ -145,6 +146,26 @@ def test_an_unreadable_manifest_is_reported_and_not_fatal(
     assert [entry.manifest for entry in skipped] == [None]
     assert "manifests/000001-000002.json cannot be read" in skipped[0].reason
     assert committed(bucket) == [older]
+
+
+@pytest.mark.parametrize(
+    "name", [".DS_Store", "notes.txt", "000001-000002.json.bak", "old/000001-000002.json"]
+)
+def test_what_is_no_manifest_by_its_name_is_no_damaged_checkpoint(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Nor is it asked for again, which would make each recovery slower."""
+    read: list[str] = []
+    get, lists = type(bucket).get, type(bucket).list
+    monkeypatch.setattr(type(bucket), "get", lambda self, key: read.append(key) or get(self, key))
+    monkeypatch.setattr(type(bucket), "list", lambda self, of: asked.append(of) or lists(self, of))
+    asked: list[str] = []
+    bucket.put(f"manifests/{name}", b"of somebody else")
+    assert newest_intact(bucket) == (None, [])
+    assert (read, asked.count("manifests")) == ([], 2), "one search, and whether it has changed"
+    made = saved(bucket, tmp_path, step=10)
+    assert newest_intact(bucket) == (made, [])
+    assert read == [made.key]
 
 
 def test_a_result_names_the_newest_checkpoint_though_the_store_once_denies_it(
@@ -333,8 +354,9 @@ def test_what_a_later_driver_measured_counts_and_a_superseded_one_overwrites_not
     saved(bucket, tmp_path, step=20, fencing_token=5)
     later = "metrics/000005-000002/000005.json"  # of a checkpoint that it has not listed
     manifest.add_metrics(bucket, "000005-000002", 5, {"accuracy": 0.7})
-    sweep(bucket, 2, ContractCheckpoints(keep=1))
-    assert committed(bucket)[0].metrics["accuracy"] == 0.6, "a superseded driver does not know it"
+    saved(bucket, tmp_path, step=5, fencing_token=2)
+    sweep(bucket, 2, ContractCheckpoints(keep=3))
+    assert committed(bucket)[1].metrics["accuracy"] == 0.6, "a superseded driver does not know it"
     assert later in [entry.key for entry in bucket.list("metrics")]
     sweep(bucket, 5, ContractCheckpoints(keep=1))
     assert later not in [entry.key for entry in bucket.list("metrics")]
@@ -363,21 +385,89 @@ def test_a_sweep_removes_what_former_drivers_left_uncommitted(
     kept = saved(bucket, tmp_path, step=10, fencing_token=1)
     bucket.put("checkpoints/0001-000001/step-0000000020-2/state.pt", b"never committed")
     bucket.put("checkpoints/0001-000002/step-0000000020-1/state.pt", b"never committed")
-    own = "checkpoints/0001-000003/step-0000000020-1/state.pt"
-    bucket.put(own, b"on its way")
+    coming = "checkpoints/0001-000003/step-0000000020-1/state.pt"
+    bucket.put(coming, b"on its way")
+    before = bucket.list("checkpoints")
+    assert sweep(bucket, 3, ContractCheckpoints(keep=2)) == []
+    assert bucket.list("checkpoints") == before, "it has no checkpoint yet, or none is listed"
+    own = saved(bucket, tmp_path, step=20, fencing_token=3, index=2)
     assert sweep(bucket, 3, ContractCheckpoints(keep=2)) == []
     assert [entry.key for entry in bucket.list("checkpoints")] == [
         f"{kept.path}/empty",
         f"{kept.path}/rank-0/state.pt",
-        own,
+        coming,
+        f"{own.path}/empty",
+        f"{own.path}/rank-0/state.pt",
     ]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("step-0000000020-1", id="session"),
+        pytest.param("step-0000000020-1.2", id="the same step again"),
+        pytest.param("step-0000000020-1.alone-1", id="survivors"),
+        pytest.param("folder-000002-1", id="torchrun"),
+        pytest.param("checkpoint_2026-11-27_10-00-00.123456-1", id="Ray"),
+    ],
+)
+def test_a_sweep_removes_what_a_former_worker_group_left_uncommitted(
+    bucket: Bucket, tmp_path: Path, name: str
+) -> None:
+    own = saved(bucket, tmp_path, step=10)
+    left = f"checkpoints/0001-000001/{name}"
+    bucket.put(f"{left}/state.pt", b"cut off")
+    rule = ContractCheckpoints(keep=2)
+    for group, used in ((1, ()), (2, (left,)), (2, (f"{left}/deep",))):
+        sweep(bucket, 1, rule, used, group=group)
+        assert bucket.list(left) != []
+    sweep(bucket, 1, rule, group=2)
+    assert bucket.list(left) == []
+    assert verify(bucket, own) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["epoch-1", "best-1", "step-20-1", "checkpoint_2026-11-27_10-00-00.123456", "folder-2-1"],
+)
+def test_a_sweep_keeps_a_folder_of_its_driver_that_the_users_code_may_have_named(
+    bucket: Bucket, tmp_path: Path, name: str
+) -> None:
+    """It may be uploaded by that code itself just now."""
+    saved(bucket, tmp_path, step=10)
+    bucket.put(f"checkpoints/0001-000001/{name}/state.pt", b"on its way")
+    sweep(bucket, 1, ContractCheckpoints(keep=2), group=100)
+    assert bucket.get(f"checkpoints/0001-000001/{name}/state.pt") == b"on its way"
+
+
+def test_a_sweep_of_a_claim_removes_what_was_still_being_written_when_its_writer_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str
+) -> None:
+    monkeypatch.setenv(CLAIM_FOLDERS_ENV, claim)
+    bucket = Bucket.open("pvc://runs/team/cut-off")
+    saved(bucket, tmp_path, step=10, fencing_token=2)
+    of_driver = "checkpoints/0001-00000"
+    former, lost, coming = (
+        f"{of_driver}{driver}/step-0000000020-{group}" for driver, group in ((1, 2), (2, 1), (2, 2))
+    )
+    with contextlib.ExitStack() as writers:
+        for folder in (former, lost, coming):
+            writers.enter_context(bucket.writing(f"{folder}/state.pt", 1))(b"x")
+            assert bucket.list(folder) == []
+        sweep(bucket, 2, ContractCheckpoints(keep=2), group=2)
+        there = [Path(bucket.path, folder).exists() for folder in (former, lost, coming)]
+        writers.pop_all()  # they were killed
+    assert there == [False, False, True]
+
+
 def test_a_folder_of_no_driver_keeps_no_sweep_from_its_work(bucket: Bucket, tmp_path: Path) -> None:
+    own = saved(bucket, tmp_path, step=10, fencing_token=2)
     bucket.put("checkpoints/x-\N{SUPERSCRIPT TWO}/notes", b"of a person")
     bucket.put("checkpoints/0001-000001/step-0000000020-1/state.pt", b"never committed")
     assert sweep(bucket, 2, ContractCheckpoints(keep=2)) == []
-    assert [entry.key for entry in bucket.list("checkpoints")] == ["checkpoints/x-²/notes"]
+    assert bucket.list("checkpoints/0001-000001") == []
+    assert bucket.get("checkpoints/x-²/notes") == b"of a person"
+    assert verify(bucket, own) is None
 
 
 def test_nothing_expires_before_the_driver_has_a_checkpoint_of_its_own(
@@ -421,8 +511,9 @@ def test_a_sweep_keeps_a_kept_checkpoint_in_a_folder_of_folders(
         bucket.put(f"{nested}/{name}", bucket.get(f"{deep.path}/{name}") or b"")
     bucket.delete([deep.key])
     commit(bucket, deep.model_copy(update={"path": nested}))
+    saved(bucket, tmp_path, step=20, fencing_token=2)
     sweep(bucket, 2, ContractCheckpoints(keep=2))
-    assert newest_intact(bucket)[0] is not None
+    assert [verify(bucket, one) for one in committed(bucket)] == [None, None]
 
 
 def test_a_file_that_every_rank_has_uploaded_is_what_the_last_one_has_written(

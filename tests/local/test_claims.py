@@ -168,11 +168,28 @@ def test_what_a_killed_process_was_writing_is_deleted_by_a_later_driver(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("key", ["../other", "a//b", "a/./b", "/etc/x", "a\nb", ".staged-x", ""])
+@pytest.mark.parametrize(
+    "key", ["../other", "a//b", "a/./b", "/etc/x", "a\nb", "\udce4", ".staged-x", ""]
+)
 def test_no_key_leads_out_of_the_folder(bucket: Bucket, key: str) -> None:
     for write in (lambda: bucket.put(key, b"x"), lambda: bucket.get(key)):
         with pytest.raises(ValueError, match="can have such a name"):
             write()
+
+
+@pytest.mark.parametrize("name", [b"m\xe4dchen.pt", b"a\nb", b"m\xe4dchen/weights.pt"])
+def test_a_file_that_can_be_no_object_is_none_and_is_deleted_with_its_folder(
+    volume: Path, bucket: Bucket, name: bytes
+) -> None:
+    """Such as one that a script has written past the runtime."""
+    bucket.put("checkpoints/1/model", b"x")
+    folder = volume / "team-a" / "digits-1a2b3c4d" / "checkpoints" / "1"
+    file = folder / os.fsdecode(name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    assert [entry.key for entry in bucket.list()] == ["checkpoints/1/model"]
+    bucket.delete_folder("checkpoints/1")
+    assert not folder.exists()
 
 
 def test_no_symbolic_link_leads_out_of_the_folder(

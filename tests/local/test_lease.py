@@ -15,11 +15,12 @@ from trainingrun_runtime.store.storage_retry import StorageRetry
 
 def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
     first = Lease.take(bucket, 1, "pod-a", 100)
-    assert first.held()
+    first.require()
     second = Lease.take(bucket, 1, "pod-b", 101)
     assert (first.fencing_token, second.fencing_token) == (1, 2)
-    assert second.held()
-    assert not first.held()
+    second.require()
+    with pytest.raises(Superseded, match="driver 2 holds the run; this is driver 1"):
+        first.require()
 
 
 def test_takers_at_once_get_different_fencing_tokens(bucket: Bucket) -> None:
@@ -35,14 +36,18 @@ def test_takers_at_once_get_different_fencing_tokens(bucket: Bucket) -> None:
     with ThreadPoolExecutor(takers) as pool:
         leases = list(pool.map(take, range(takers)))
     assert sorted(lease.fencing_token for lease in leases) == list(range(1, takers + 1))
-    assert [lease.fencing_token for lease in leases if lease.held()] == [takers]
+    *former, last = sorted(leases, key=lambda lease: lease.fencing_token)
+    last.require()
+    for lease in former:
+        with pytest.raises(Superseded):
+            lease.require()
 
 
 def test_an_earlier_attempt_cannot_take_over_from_a_later_one(bucket: Bucket) -> None:
     later = Lease.take(bucket, 2, "pod-b", 100)
     with pytest.raises(Superseded, match="attempt 2 holds the run; this is attempt 1"):
         Lease.take(bucket, 1, "pod-a", 101)
-    assert later.held()
+    later.require()
 
 
 def test_renewing_says_when_and_changes_nothing_else(bucket: Bucket) -> None:
@@ -50,7 +55,7 @@ def test_renewing_says_when_and_changes_nothing_else(bucket: Bucket) -> None:
     lease.renew(160)
     document = json.loads(bucket.get("lease/000001.json") or b"")
     assert (document["attempt"], document["taken"], document["renewed"]) == (3, 100, 160)
-    assert lease.held()
+    lease.require()
 
 
 def test_each_driver_tells_the_next_one_how_often_the_run_was_lost(bucket: Bucket) -> None:
@@ -89,7 +94,8 @@ def test_renewing_does_not_win_a_lost_lease_back(bucket: Bucket) -> None:
     old = Lease.take(bucket, 1, "pod-a", 100)
     Lease.take(bucket, 1, "pod-b", 101)
     old.renew(102)
-    assert not old.held()
+    with pytest.raises(Superseded):
+        old.require()
 
 
 @pytest.mark.parametrize(
@@ -114,4 +120,4 @@ def test_a_store_that_does_not_answer_is_not_a_lost_lease(s3: object) -> None:
     with pytest.raises(StorageError, match="cannot be reached"):
         Lease.take(gone, 1, "pod-a", 100)
     with pytest.raises(StorageError, match="cannot be reached"):
-        Lease(gone, 1, 1, "pod-a", 100, "nonce").held()
+        Lease(gone, 1, 1, "pod-a", 100, "nonce").require()

@@ -11,7 +11,8 @@ from support.local_runs import Run
 from support.many_metrics import CLASSES
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
-from trainingrun_runtime.store import manifest, metrics_table, retention
+from trainingrun_protocol.progress import RecordKind
+from trainingrun_runtime.store import manifest, metrics_table, retention, run_result
 from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
@@ -94,6 +95,26 @@ def test_the_reports_of_a_script_without_a_session_are_there_too(
     found = table(run.bucket)
     assert [(row["step"], row["loss"]) for row in found] == [(n, 1 / n) for n in range(1, 9)]
     assert run.progress().step == 8
+
+
+def test_checkpoints_without_files_count_as_reports_alone(ray: LocalRay, tmp_path: Path) -> None:
+    """As of a script that reports one after each epoch, and writes into some of them."""
+    script = tmp_path / "train.py"
+    writes = '            Path(folder, "n.json").write_text(str(n))\n'
+    some = SCRIPT.replace(writes, f"            if n == 2:\n    {writes}")
+    script.write_text(some.replace("if n % 2 == 0 and rank == 0", "if rank == 0"))
+    run = Run(ray, tmp_path, None, {"mark": str(tmp_path / "died")}, script=script)
+    assert run.drive() == 0, run.log()
+    restored = [one for one in run.progress().records if one.kind is RecordKind.RESTORED]
+    assert [one.step for one in restored] == [0, 2]
+    (kept,) = manifest.committed(run.bucket)
+    assert (kept.step, list(kept.files)) == (2, ["n.json"])
+    assert [row["loss"] for row in table(run.bucket)] == [1 / n for n in range(1, 9)]
+    result = run_result.read(run.bucket)
+    assert result is not None
+    assert result.checkpoint_uri == run.bucket.uri(kept.path)
+    assert result.metrics["loss"] == 1 / 8
+    assert "the checkpoint of step 8 was reported without any file" in run.log()
 
 
 SCRIPT = """

@@ -17,12 +17,14 @@ from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.contract import SUSPEND_FILE, ContractRestore
 from trainingrun_protocol.exit_codes import SUSPEND_EXIT_CODE
 from trainingrun_protocol.progress import RecordKind, RunState
+from trainingrun_runtime.checkpoints.encoding import TAG
 from trainingrun_runtime.store import manifest, run_result
 from trainingrun_runtime.store.bucket import Bucket
 
 pytestmark = pytest.mark.slow
 
 STEPS = 60
+LOSSES = (RecordKind.WORKER_LOST, RecordKind.PREEMPTED, RecordKind.HANG)
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +201,16 @@ def hold_a_tensor_of_another_type(folder: Path) -> None:
     save_file(halves, folder / "state-0.safetensors")
 
 
+def change_newest(run: Run, change: Callable[[Path], None]) -> None:
+    """Change files of the newest checkpoint, as if they had been committed so."""
+    newest = manifest.committed(run.bucket)[-1]
+    folder = folder_of(run) / newest.path
+    change(folder)
+    whole = manifest.digest_folder(folder)
+    changed = newest.model_copy(update={"files": {name: whole[name] for name in newest.files}})
+    run.bucket.put(newest.key, changed.model_dump_json(by_alias=True).encode())
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -213,18 +225,35 @@ def test_a_checkpoint_that_was_committed_and_cannot_be_read_is_passed_over(
     change: Callable[[Path], None],
     said: str,
 ) -> None:
-    newest = manifest.committed(source.bucket)[-1]
-    folder = folder_of(source) / newest.path
-    change(folder)
-    whole = manifest.digest_folder(folder)
-    changed = newest.model_copy(update={"files": {name: whole[name] for name in newest.files}})
-    source.bucket.put(newest.key, changed.model_dump_json(by_alias=True).encode())
+    change_newest(source, change)
     older = steps_of(source)[-2]
     run = linear(source, steps=STEPS)
     assert run.drive() == 0, run.log()
     assert run.progress().resumed_from_step == older < STEPS // 2
     assert said in why_skipped(run)
     assert run.metrics()["weights_sha256"] == undisturbed
+
+
+def hold_what_a_later_version_writes(folder: Path) -> None:
+    content = torch.load(folder / "session.pt", weights_only=True)
+    content["objects"]["later"] = {TAG: "heap", "items": []}
+    torch.save(content, folder / "session.pt")
+
+
+def test_a_checkpoint_of_a_later_version_fails_the_attempt_in_a_sentence(
+    linear: Callable[..., Run], source: Run
+) -> None:
+    """As after the image was rolled back."""
+    change_newest(source, hold_what_a_later_version_writes)
+    run = linear(source, steps=STEPS)
+    assert run.drive() == 1, run.log()
+    ended = run.progress()
+    assert ended.failure is not None
+    assert (ended.failure.kind, ended.failure.retry) == ("Application", "UnlessRepeated")
+    said = "the checkpoint holds a 'heap', which this version of trainingrun does not know; resume"
+    assert said in ended.failure.message
+    assert [one for one in ended.records if one.kind in LOSSES] == []
+    assert steps_of(run) == []
 
 
 def test_a_step_that_is_missing_fails_in_a_sentence_before_any_worker_starts(

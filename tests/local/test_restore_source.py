@@ -10,7 +10,8 @@ import pytest
 from support.checkpoints import saved
 from trainingrun_protocol.contract import ContractRestore
 from trainingrun_runtime.store import restore_source, retention, verification
-from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.bucket import Bucket, StorageError
+from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.store.manifest import Manifest, committed
 from trainingrun_runtime.store.restore_source import NothingToRestore, choose, find, folder
 
@@ -52,9 +53,18 @@ def objects(bucket: Bucket) -> dict[str, bytes | None]:
     return {entry.key: bucket.get(entry.key) for entry in bucket.list()}
 
 
+def test_a_run_with_an_object_of_somebody_else_among_its_manifests_begins_anew(
+    bucket: Bucket,
+) -> None:
+    Lease.take(bucket, 1, "pod", 0.0)
+    bucket.put("manifests/notes.txt", b"of somebody else")
+    assert choose(bucket, None) == (None, False, [])
+
+
 def test_the_newest_intact_checkpoint_of_the_other_run_is_chosen(
     bucket: Bucket, source: Bucket, wanted: Source, tmp_path: Path
 ) -> None:
+    Lease.take(bucket, 1, "pod", 100)
     older = saved(source, tmp_path, step=10, index=1)
     torn = saved(source, tmp_path, step=20, index=2)
     damage(source, torn)
@@ -84,7 +94,24 @@ def test_an_own_checkpoint_that_is_damaged_is_none(
 
 
 def test_without_a_source_a_run_begins_from_scratch(bucket: Bucket) -> None:
+    Lease.take(bucket, 1, "pod", 100)
     assert choose(bucket, None) == (None, False, [])
+
+
+def test_a_run_whose_manifests_a_person_has_deleted_begins_from_scratch(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    Lease.take(bucket, 1, "pod", 100)
+    bucket.delete([saved(bucket, tmp_path, step=10).key])
+    assert choose(bucket, None) == (None, False, [])
+
+
+def test_a_rank_whose_storage_is_not_that_of_the_driver_does_not_begin_from_scratch(
+    bucket: Bucket,
+) -> None:
+    """As with a hostPath, which is another folder on each node."""
+    with pytest.raises(StorageError, match=r"does not list lease/, which .* another node's disk"):
+        choose(bucket, None)
 
 
 def test_exactly_the_wanted_step_is_chosen(source: Bucket, wanted: Source, tmp_path: Path) -> None:

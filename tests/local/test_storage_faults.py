@@ -17,14 +17,20 @@ from pyarrow import fs
 
 from support.s3 import CREDENTIALS
 from support.stub_s3 import Request, StubS3, stub_s3
+from trainingrun_protocol.contract import (
+    ContractCheckpoints,
+    ContractParameter,
+    ContractRestore,
+    ContractSweep,
+)
 from trainingrun_runtime.driver.committer import digests
 from trainingrun_runtime.ray_internals import training
 from trainingrun_runtime.ray_internals.filesystem import for_ray
-from trainingrun_runtime.store import clients
+from trainingrun_runtime.store import clients, restore_source, retention
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.bucket_check import check
 from trainingrun_runtime.store.lease import Lease, Superseded
-from trainingrun_runtime.store.manifest import Manifest, commit, digest_folder
+from trainingrun_runtime.store.manifest import FileDigest, Manifest, commit, digest_folder
 from trainingrun_runtime.store.storage_errors import (
     AbsentError,
     DamagedError,
@@ -33,6 +39,8 @@ from trainingrun_runtime.store.storage_errors import (
     UnusableError,
 )
 from trainingrun_runtime.store.storage_retry import StorageRetry
+from trainingrun_runtime.sweep import record
+from trainingrun_runtime.sweep.record import Trial
 
 FOLDER = "checkpoints/0001-000001/one"
 SMALL, LARGE = 100_000, 20_000_000
@@ -216,7 +224,7 @@ def test_a_conflict_is_an_error_of_the_store_whatever_was_asked(stub: StubS3) ->
         lambda: bucket.delete(["k"]),
         lambda: bucket.create("k", b"1"),
         append,
-        lease.held,
+        lease.require,
         lambda: lease.renew(1),
     ]
     stub.fault = lambda _: (409, "OperationAborted")
@@ -374,3 +382,82 @@ def test_a_large_create_that_is_refused_by_a_closed_connection_is_no_outage(
     assert bucket.create("result", b"first")
     with pytest.raises(StorageError, match="cannot be reached"):
         bucket.create("another", b"1")
+
+
+PAGE = b"<html><head><title>runs</title></head><body><h1>Back in a moment</h1></body></html>"
+
+
+def shows_a_page(stub: StubS3, *folders: str) -> None:
+    """A proxy answers each list of one of these folders, or of any, with a page and 200."""
+
+    def fault(request: Request) -> tuple[int, bytes] | None:
+        of = request.query.get("prefix", "").removeprefix("run/").strip("/")
+        asked = "list-type" in request.query and (not folders or of in folders)
+        return (200, PAGE) if asked else None
+
+    stub.fault = fault
+
+
+def test_a_superseded_driver_that_gets_a_page_for_the_leases_does_not_go_on(stub: StubS3) -> None:
+    bucket = opened(stub)
+    first = Lease.take(bucket, 1, "pod-a", 100)
+    Lease.take(bucket, 1, "pod-b", 110)
+    shows_a_page(stub, "lease")
+    with pytest.raises(StorageError, match=r"does not list lease/000001\.json, which") as unknown:
+        first.require()
+    assert unknown.value.lasting
+    stub.fault = lambda _: None
+    with pytest.raises(Superseded):
+        first.require()
+
+
+@pytest.mark.parametrize("pages", [(), ("manifests",)], ids=["all", "manifests"])
+def test_a_run_does_not_begin_anew_for_a_page_in_place_of_its_checkpoints(
+    stub: StubS3, pages: tuple[str, ...]
+) -> None:
+    bucket = opened(stub)
+    Lease.take(bucket, 1, "pod", 100)
+    assert restore_source.choose(bucket, None) == (None, False, []), "it begins from scratch"
+    bucket.put(f"{FOLDER}/model.bin", b"weights")
+    files = {"model.bin": FileDigest(7, blake3(b"weights").hexdigest())}
+    made = a_manifest().model_copy(update={"files": files})
+    commit(bucket, made)
+    other = ContractRestore(uri=f"{bucket.root}-other", endpoint=stub.url, region="us-east-1")
+    shows_a_page(stub, *pages)
+    for wanted in (None, other):
+        with pytest.raises(StorageError, match=r"does not list .*, which") as unknown:
+            restore_source.choose(bucket, wanted)
+        assert unknown.value.lasting
+    stub.fault = lambda _: None
+    assert restore_source.choose(bucket, other).manifest == made
+
+
+def test_a_sweep_that_gets_a_page_for_the_manifests_deletes_nothing(stub: StubS3) -> None:
+    bucket = opened(stub)
+    for token in (1, 2):
+        path = f"checkpoints/0001-{token:06d}/step-1"
+        bucket.put(f"{path}/model.bin", b"weights")
+        commit(bucket, a_manifest().model_copy(update={"path": path, "fencing_token": token}))
+    before = dict(stub.objects)
+    shows_a_page(stub, "manifests")
+    assert retention.sweep(bucket, 2, ContractCheckpoints(keep=2)) == []
+    assert stub.objects == before
+
+
+def test_the_trials_of_a_sweep_are_not_drawn_anew_for_a_page_in_place_of_their_record(
+    stub: StubS3,
+) -> None:
+    bucket, space = opened(stub), [ContractParameter(name="lr", values=[0.1])]
+    first = Lease.take(bucket, 1, "pod-a", 100)
+    assert record.read(bucket, first.fencing_token) is None
+    trials = {1: Trial(number=1, config={"lr": 0.1}, leg=3)}
+    record.write(first, trials, ContractSweep(metric="loss", mode="min", space=space))
+    second = Lease.take(bucket, 2, "pod-b", 200)
+    shows_a_page(stub, "sweep")
+    with pytest.raises(StorageError, match="does not list what is in sweep/, which"):
+        record.read(bucket, second.fencing_token)
+    assert record.read(bucket) is None, "who only shows it has nothing to show"
+    stub.fault = lambda _: None
+    noted = record.read(bucket, second.fencing_token)
+    assert noted is not None
+    assert noted.trials == [trials[1]]

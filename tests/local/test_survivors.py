@@ -88,6 +88,19 @@ def test_no_step_is_lost_and_no_bit_is_different_when_a_rank_is_killed(
     assert run.metrics()["weights_sha256"] == weights(norm)
 
 
+def test_no_step_is_lost_where_a_store_has_no_data_for_a_rank(
+    a_run: Callable[..., Disturbed], weights: Callable[[bool], str]
+) -> None:
+    """Every rank lives, and the run's own bucket answers."""
+    run = a_run(seed=SEED, norm=False, no_data=1)
+    assert run.drive() == 0, run.log()
+    assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"], (
+        run.log()
+    )
+    assert run.steps() == list(range(20))
+    assert run.metrics()["weights_sha256"] == weights(False)
+
+
 def test_a_rank_that_dies_while_a_checkpoint_is_still_being_uploaded_costs_no_step(
     a_run: Callable[..., Disturbed],
 ) -> None:

@@ -74,7 +74,8 @@ def test_a_lease_is_taken_renewed_and_superseded(bucket: Bucket) -> None:
     first.renew(110)
     first.require()
     second = Lease.take(bucket, 2, "pod-b", 120)
-    assert (second.fencing_token, first.held(), second.held()) == (2, False, True)
+    assert second.fencing_token == 2
+    second.require()
     with pytest.raises(Superseded):
         first.require()
     with pytest.raises(Superseded):
@@ -117,7 +118,6 @@ def test_ranges_and_empty_objects_are_read(bucket: Bucket) -> None:
     bucket.put("empty", b"")
     assert (bucket.get("empty"), bucket.size("empty"), bucket.get("none")) == (b"", 0, None)
     assert list(bucket.stream("empty")) == []
-    assert bucket.head("empty", 0) == b""
 
 
 @pytest.mark.parametrize("name", ["a b", "a+b", "a%b", "a%20b", "aüb"])

@@ -1,15 +1,34 @@
-"""Committed checkpoints without a training."""
+"""Uploaded and committed checkpoints without a training."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from pyarrow.fs import PyFileSystem
 
 from trainingrun_runtime.checkpoints import upload
+from trainingrun_runtime.coordinator.checkpoints import UploadedCheckpoint
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.bucket_files import BucketFiles
-from trainingrun_runtime.store.manifest import Manifest, commit, digest_folder
+from trainingrun_runtime.store.manifest import (
+    FileDigest,
+    Manifest,
+    commit,
+    digest_file,
+    digest_folder,
+)
+
+
+def uploaded(bucket: Bucket, step: int, name: str | None = None) -> UploadedCheckpoint:
+    """Upload a checkpoint of one file and its digest, as the one rank of driver 1 does."""
+    path, content = f"checkpoints/0001-000001/{name or f'step-{step}'}", b"weights"
+    digest = asdict(FileDigest(len(content), blake3(content).hexdigest()))
+    bucket.put(f"{path}/state.pt", content)
+    bucket.put(f"{path}/{digest_file(0)}", json.dumps({"state.pt": digest}).encode())
+    return UploadedCheckpoint(f"{bucket.path}/{path}", step, 1, {}, ranks=(0,))
 
 
 def saved(

@@ -4,9 +4,9 @@ Keys of their config: `folder`, where each step of rank 0 and each signal leaves
 the session; `steps`; `width` of the hidden layer; `saves`: the step after which a checkpoint is
 made; `signals`: {rank: name of the signal that it sends itself}; `norm`; `spoils`:
 the rank that loses its optimizer's state then, which is noticed only when that is copied;
-`no_time`: a step that rank 1 has no time to note; `loops`: steps at which loops before the last one
-end; `dies_in_save`: where rank 1 dies in a save while rank 0 waits for it there: "compare", before
-the state is copied, or "report".
+`no_time`: a step that rank 1 has no time to note; `no_data`: the rank whose data cannot be read
+then, once; `loops`: steps at which loops before the last one end; `dies_in_save`: where rank 1 dies
+in a save while rank 0 waits for it there: "compare", before the state is copied, or "report".
 """
 
 import itertools
@@ -82,6 +82,7 @@ def _steps(
         loss = model(inputs).square().mean()
         if step == DIES_AT:
             _spoil(rank, config, optimizer)
+            _read(rank, config)
             leave(rank, config)
         optimizer.zero_grad()
         loss.backward()
@@ -101,6 +102,14 @@ def _spoil(rank: int, config: dict[str, Any], optimizer: torch.optim.Optimizer) 
         return
     mark.touch()
     optimizer.state.clear()
+
+
+def _read(rank: int, config: dict[str, Any]) -> None:
+    mark = Path(config["folder"]) / "unread"
+    if config.get("no_data") != rank or mark.exists():
+        return
+    mark.touch()
+    raise OSError("AWS Error NETWORK_CONNECTION during GetObject operation: Connection refused")
 
 
 def _die_in_save(rank: int, config: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ class Request(NamedTuple):
     """Whether it writes only if there is no such object."""
 
 
-Fault = Callable[[Request], tuple[int, str] | None]
-"""Status and error code with which a request is refused; None: it is done."""
+Fault = Callable[[Request], tuple[int, str | bytes] | None]
+"""Status and error code, or a body, with which a request is answered; None: it is done."""
 
 
 @dataclass
@@ -59,7 +59,8 @@ class StubS3:
             return refusal
         match request.method, request.query:
             case "GET", {"list-type": _}:
-                return 200, self._listed(request.query.get("prefix", "")).encode()
+                query = request.query
+                return 200, self._listed(query.get("prefix", ""), "delimiter" in query).encode()
             case "POST", {"delete": _}:
                 keys = re.findall(r"<Key>([^<]*)</Key>", body.decode())
                 for key in keys:
@@ -100,21 +101,18 @@ class StubS3:
         if not self.forgets(key):
             self.objects[key] = content[: self.keeps]
 
-    def _listed(self, prefix: str) -> str:
-        return _xml(
-            "ListBucketResult",
-            "".join(
-                _xml(
-                    "Contents",
-                    Key=key,
-                    Size=f"{len(content)}",
-                    LastModified="2026-11-27T00:00:00.000Z",
-                )
-                for key, content in sorted(self.objects.items())
-                if key.startswith(prefix)
-            ),
-            IsTruncated="false",
-        )
+    def _listed(self, prefix: str, delimited: bool) -> str:
+        sizes = {key: len(content) for key, content in self.objects.items()}
+        found = sorted((key, size) for key, size in sizes.items() if key.startswith(prefix))
+        folders = {key[: key.find("/", len(prefix)) + 1] for key, _ in found} - {""}
+        within = [_xml("CommonPrefixes", Prefix=name) for name in sorted(folders)]
+        objects = [
+            _xml("Contents", Key=key, Size=f"{size}", LastModified="2026-11-27T00:00:00.000Z")
+            for key, size in found
+            if not delimited or "/" not in key.removeprefix(prefix)
+        ]
+        listed = "".join([*(within if delimited else ()), *objects])
+        return _xml("ListBucketResult", listed, IsTruncated="false")
 
 
 @contextlib.contextmanager

@@ -2,21 +2,27 @@
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ray.train import BackendConfig, ScalingConfig
 from ray.train.backend import Backend as RayBackend
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.jax import JaxConfig, JaxTrainer
 
+from support.session_without_ray import Run
 from trainingrun_protocol.contract import ContractStorage, RunContract
+from trainingrun_runtime import Session
 from trainingrun_runtime.driver import backends
 from trainingrun_runtime.driver.backends import Backend
 from trainingrun_runtime.driver.trainer import scaling_of
+from trainingrun_runtime.known_errors.failure_causes import is_collective_error
 from trainingrun_runtime.ray_internals import jax_config
 from trainingrun_runtime.ray_internals.jax_config import OwnGpus
+from trainingrun_runtime.worker import worker
 
 ON = {
     "CPUs": {"CPU": 1.0},
@@ -215,3 +221,16 @@ def test_a_torch_config_is_the_runs_own() -> None:
     assert isinstance(found.config, TorchConfig)
     (sentence,) = found.overruled
     assert sentence.startswith("TorchConfig(timeout_s=60) of the script is overruled")
+
+
+def test_a_session_of_ranks_that_nothing_has_connected_says_what_connects_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a script with a trainer that is not PyTorch's."""
+    run = Run(monkeypatch, tmp_path)
+    run.begin()
+    monkeypatch.setattr(worker.this_worker(), "world_size", 2)
+    with pytest.raises(RuntimeError, match=r"a Session of 2 ranks .*connect\(\)") as refused:
+        Session(model=torch.nn.Linear(1, 1))
+    assert run.session is None
+    assert not is_collective_error(refused.value), "no rank is lost, so it is not tried again"

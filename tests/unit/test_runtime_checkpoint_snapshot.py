@@ -2,6 +2,7 @@
 
 import os
 import random
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from support import checkpoints
 from trainingrun_runtime.checkpoints import snapshot, state_comparison
 from trainingrun_runtime.checkpoints.downloads import LocalFiles
-from trainingrun_runtime.checkpoints.encoding import NotSavable
+from trainingrun_runtime.checkpoints.encoding import NotSavable, UnknownForm
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.checkpoints.state_comparison import fingerprint
@@ -254,14 +255,34 @@ def test_a_checkpoint_that_nobody_can_read_is_told_before_it_is_restored(tmp_pat
     saved(tmp_path, [{"a": Counter(1)}, {"a": Counter(1)}], set())
     names = ["session.pt", "random-1.pt"]
     assert snapshot.unreadable(LocalFiles(tmp_path), names) is None
-    rewrite(tmp_path / "random-1.pt", objects={"b": {"__trainingrun__": "newer"}})
-    assert "random-1.pt cannot be read: the checkpoint holds a 'newer'" in str(
-        snapshot.unreadable(LocalFiles(tmp_path), names)
-    )
     rewrite(tmp_path / "session.pt", objects={"a": 2**3000})
     assert str(snapshot.unreadable(LocalFiles(tmp_path), names)).startswith(
         "session.pt cannot be read: "
     )
+
+
+def test_what_a_later_version_has_written_makes_no_checkpoint_damaged(tmp_path: Path) -> None:
+    """The one before it would be restored, and this one be deleted later."""
+    saved(tmp_path, [{"a": Counter(1)}, {"a": Counter(1)}], set())
+    rewrite(tmp_path / "random-1.pt", objects={"b": {"__trainingrun__": "newer"}})
+    with pytest.raises(UnknownForm, match="holds a 'newer', which this version of trainingrun"):
+        snapshot.unreadable(LocalFiles(tmp_path), ["session.pt", "random-1.pt"])
+
+
+def test_a_tensor_of_a_later_pytorch_makes_no_checkpoint_damaged(tmp_path: Path) -> None:
+    """One of a type that no file of tensors holds."""
+    saved(tmp_path, [{"a": Counter(torch.zeros(2, dtype=torch.float8_e8m0fnu))}], set())
+    file = tmp_path / "session.pt"
+    renamed = tmp_path / "renamed"
+    with zipfile.ZipFile(file) as found, zipfile.ZipFile(renamed, "w") as written:
+        for name in found.namelist():
+            written.writestr(name, found.read(name).replace(b"float8_e8m0fnu", b"float8_e9m9fnu"))
+    renamed.replace(file)
+    said = r"holds torch\.float8_e9m9fnu, which this version of PyTorch does not know"
+    with pytest.raises(UnknownForm, match=said):
+        snapshot.unreadable(LocalFiles(tmp_path), ["session.pt"])
+    with pytest.raises(UnknownForm, match=said):
+        snapshot.restore(LocalFiles(tmp_path), {"a": Counter()}, 0, 1)
 
 
 def test_memory_that_is_full_says_nothing_of_a_checkpoint(

@@ -36,7 +36,7 @@ class Coordinator:
     def interrupted(self) -> None:
         self.interruptions += 1
 
-    def failed(self, failure: Failure) -> None:
+    def concluding(self, failure: Failure) -> None:
         self.failures.append(failure)
 
     def commits(self) -> int:
@@ -59,7 +59,7 @@ def policy(coordinator: Coordinator, request: pytest.FixtureRequest) -> AttemptP
     def remote(name: str) -> Any:
         return SimpleNamespace(remote=getattr(coordinator, name))
 
-    told = ("disrupted", "interrupted", "failed", "commits", "place_of")
+    told = ("disrupted", "interrupted", "concluding", "commits", "place_of")
     bucket: Any = None
     known = SimpleNamespace(**{name: remote(name) for name in told})
     rules = [ContractRule(when=ContractWhen(classes=["InfrastructureError"]), then="Fail")]

@@ -46,9 +46,9 @@ def test_scores_of_a_validation_are_of_the_checkpoint_that_it_has_read(
     coordinator.group_started(2, 0, [])
     upload = replace(an_upload(10, 1), validated=True)
     commit(coordinator, upload)
-    assert coordinator.validating() == [upload.path]
+    assert coordinator.in_use() == (1, [upload.path])
     coordinator.validated(upload.path, {"accuracy": 0.9})
-    assert coordinator.validating() == []
+    assert coordinator.in_use() == (1, [])
     assert coordinator.next_upload(0) == LateMetrics(10, {"accuracy": 0.9}, upload.path)
     rows = [row for batch in coordinator.rows(0) for row in batch.rows]
     assert [(row.step, row.metrics) for row in rows] == [(10, {"accuracy": 0.9})]
@@ -59,7 +59,21 @@ def test_of_a_validation_that_fails_nothing_is_kept(coordinator: Coordinator) ->
     upload = replace(an_upload(10, 1), validated=True)
     commit(coordinator, upload)
     coordinator.validated(upload.path, {})
-    assert (coordinator.validating(), coordinator.uploads_waiting()) == ([], 0)
+    assert (coordinator.in_use(), coordinator.uploads_waiting()) == ((1, []), 0)
+
+
+def test_an_upload_is_in_use_until_it_is_committed_or_abandoned(coordinator: Coordinator) -> None:
+    coordinator.group_started(2, 0, [])
+    committed, abandoned = an_upload(10, 1), an_upload(20, 1)
+    coordinator.uploaded(committed)
+    coordinator.uploaded(abandoned)
+    coordinator.group_started(2, 10, [])
+    assert coordinator.in_use() == (2, [committed.path, abandoned.path])
+    manifest = a_manifest(committed)
+    coordinator.committed(committed, manifest, f"s3://b/r/{manifest.path}")
+    assert coordinator.in_use() == (2, [abandoned.path])
+    coordinator.abandoned(abandoned)
+    assert coordinator.in_use() == (2, [])
 
 
 def test_a_later_step_of_a_former_group_does_not_count_as_this_groups_commit(
@@ -183,6 +197,22 @@ def test_how_a_driver_ends_is_in_its_document_before_it_has_ended(tmp_path: Path
     told = progress_document.read(path)
     assert told is not None
     assert (told.failure, told.state.final) == (first, True)
+    coordinator.close()
+
+
+def test_a_failed_driver_that_does_not_end_has_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script does that catches the exception of fit() and waits."""
+    monkeypatch.setattr("trainingrun_runtime.coordinator.coordinator.LONGEST_END_S", 0.0)
+    path = tmp_path / "progress.json"
+    coordinator = Coordinator(a_contract(), 1, 0.0, path, None)
+    first = Failure(kind="Application", message="ValueError: NaN")
+    coordinator.concluding(failure=first)
+    wait_for(lambda: (progress_document.read(path) or coordinator.document()).state.final)
+    told = progress_document.read(path)
+    assert told is not None
+    assert (told.state, told.failure) == (RunState.FAILED, first)
     coordinator.close()
 
 
@@ -332,6 +362,28 @@ def a_group_in_living_pods(coordinator: Coordinator, oom_kills: int | None) -> N
         pod = f"worker-{rank + 1}"
         coordinator.joined(rank, f"ray node of {pod}", f"spot-{rank}", pod, None, oom_kills)
     coordinator.group_started(2, 0, [])
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_node_whose_rank_was_given_out_again_is_lost_once_ray_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """Ranks that are left go on at once with `minimum`; Ray's health checks take some seconds."""
+    dead: set[str] = set()
+    monkeypatch.setattr("trainingrun_runtime.coordinator.coordinator.nodes.dead_nodes", dead.copy)
+    contract = a_contract(workers=3, minimum_workers=1)
+    coordinator = Coordinator(contract, 3, 1000.0, tmp_path / "progress.json", None)
+    for rank in range(3):
+        coordinator.joined(rank, f"ray-{rank}", f"node-{rank}", f"pod-{rank}")
+    coordinator.group_started(3, 0, [])
+    coordinator.disrupted(RecordKind.WORKER_LOST, f"rank {lost} died", (lost,))
+    for rank, number in enumerate(number for number in range(3) if number != lost):
+        coordinator.joined(rank, f"ray-{number}", f"node-{number}", f"pod-{number}")
+    coordinator.group_started(2, 0, [])
+    dead.add(f"ray-{lost}")
+    wait_for(lambda: coordinator.document().lost_nodes, 20)
+    assert coordinator.document().lost_nodes == [f"node-{lost}"]
+    coordinator.close()
 
 
 def test_the_head_has_the_pod_of_each_rank(coordinator: Coordinator, tmp_path: Path):
@@ -593,6 +645,24 @@ def test_a_script_that_has_reported_is_not_told_to(coordinator: Coordinator):
     coordinator.reported(5, {"loss": 0.5})
     coordinator.reports_nothing(group, "use a Session")
     assert coordinator.document().warnings == []
+
+
+def test_nothing_is_done_again_of_a_group_whose_session_is_made_late(
+    coordinator: Coordinator,
+) -> None:
+    """As after a restart with a compilation, or a large model that is loaded first."""
+    group = coordinator.group_started(2, 0, [])
+    coordinator.session_began(group)
+    coordinator.stepped(a_report(group, step=12))
+    commit(coordinator, an_upload(step=12, group=group))
+    for _ in range(2):
+        coordinator.disrupted(RecordKind.WORKER_LOST, "rank 1 died", (1,))
+        group = coordinator.group_started(2, 12, [])
+        coordinator.reports_nothing(group, "use a Session")
+    document = coordinator.document()
+    assert (document.state, document.warnings) == (RunState.RECOVERING, [])
+    assert document.records[-1].message == "resumed from step 12"
+    assert (document.seconds.lost_work, coordinator.loss_history().losses) == (0.0, 0)
 
 
 def a_process(number: int) -> RankProcess:

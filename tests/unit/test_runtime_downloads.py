@@ -318,6 +318,15 @@ def test_the_header_of_a_file_that_is_not_here_is_read_alone(
         fetched.close()
 
 
+def test_an_empty_file_has_no_header(bucket: Bucket, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "state-0.safetensors").touch()
+    fetched = Fetched(bucket, put(bucket, tmp_path / "files", step=10, index=1))
+    with pytest.raises(ValueError, match="it ends within its header"):
+        fetched.header("state-0.safetensors")
+    fetched.close()
+
+
 RESTORING = """
 import sys
 from trainingrun_runtime.checkpoints.downloads import Fetched

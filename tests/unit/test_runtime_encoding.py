@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainingrun_runtime.checkpoints.encoding import NotSavable, decode, encode
+from trainingrun_runtime.checkpoints.encoding import NotSavable, UnknownForm, decode, encode
 
 
 class Point(NamedTuple):
@@ -266,8 +266,48 @@ def test_a_tensor_of_an_unusual_kind_is_refused(make: Callable[[], Any], sentenc
         encode({"t": make()}, "it")
 
 
+def tagged(tag: str, **content: Any) -> dict[str, Any]:
+    return {"__trainingrun__": tag, **content}
+
+
+NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        (tagged("heap", items=[]), "a 'heap', which this version of trainingrun"),
+        (tagged("made", type="Duration", arguments=[1]), "a 'Duration', which"),
+        (tagged("defaultdict", factory="bytes", items={}), "a defaultdict of 'bytes', which"),
+        (tagged("numbers", of="list", **{"as": "F"}, bytes=b""), "numbers of the type 'F', which"),
+        (tagged("numbers", of="deque", **{"as": "d"}, bytes=b""), "numbers in a 'deque', which"),
+        (tagged("dtype", text="float3"), "torch.float3, which this version of PyTorch"),
+        (tagged("device", text="abacus:0"), "the device 'abacus:0', which this version of PyTorch"),
+        (
+            tagged("array", dtype="<f99", shape=[0], bytes=NOTHING),
+            "NumPy's dtype '<f99', which this version of NumPy",
+        ),
+        (tagged("scalar", dtype="<f99", bytes=b""), "NumPy's dtype '<f99', which"),
+        (tagged("numpy dtype", text="<f99"), "NumPy's dtype '<f99', which"),
+        (
+            tagged("made", type="ZoneInfo", arguments=("Mars/Utopia",)),
+            "the time zone 'Mars/Utopia', which this version of Python",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_later_version_has_written_is_told_from_what_is_damaged(
+    form: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UnknownForm) as refused:
+        decode({"state": [form]})
+    said = str(refused.value)
+    assert said.startswith(f"the checkpoint holds {what}")
+    assert said.endswith("does not know; resume with the version that wrote it")
+
+
 def test_a_checkpoint_makes_nothing_but_what_is_on_the_list() -> None:
-    with pytest.raises(ValueError, match="does not know"):
+    with pytest.raises(UnknownForm, match="does not know"):
         decode({"__trainingrun__": "os.system", "items": ["true"]})
     named = {
         "__trainingrun__": "namedtuple",

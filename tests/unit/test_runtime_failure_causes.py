@@ -35,6 +35,7 @@ from trainingrun_runtime.store.storage_errors import CredentialsError
 from trainingrun_runtime.worker.leaving_a_rank import as_text
 
 DIED = WorkerHealthCheckFailedError("worker died", failure=ActorDiedError())
+GONE = WorkerHealthCheckFailedError("worker died", failure=RayActorError(preempted=True))
 BUG = ValueError("bad batch")
 PEER = PeerLost("Connection reset by peer")
 STOPPED = WorkerHealthCheckTimeoutError("A worker health check has been hanging for 60 seconds.")
@@ -305,7 +306,7 @@ def test_an_error_without_text_is_called_by_its_type():
             id="a drain ended first, and its node may still be there",
         ),
         pytest.param(
-            WorkerGroupError("it failed", {0: PEER, 1: RayActorError(preempted=True)}),
+            WorkerGroupError("it failed", {0: PEER, 1: GONE}),
             False,
             (1,),
             id="a drained node is gone",
@@ -319,6 +320,15 @@ def test_survivors_are_asked_unless_all_ranks_have_saved(error, saved, lost):
     classified = classify(error)
     assert classified.cause in (FailureCause.PREEMPTED, FailureCause.WORKER_LOST)
     assert (classified.saved, classified.lost) == (saved, lost)
+
+
+def test_a_drained_node_that_is_gone_before_its_ranks_were_asked_is_preempted():
+    assert classify(WorkerGroupError("it failed", {0: PEER, 1: GONE})).cause is (
+        FailureCause.PREEMPTED
+    )
+    assert classify(WorkerGroupError("it failed", {0: PEER, 1: DIED})).cause is (
+        FailureCause.WORKER_LOST
+    )
 
 
 def test_a_rank_that_was_killed_for_memory_is_a_loss_that_says_what_to_do():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.train import WorkerGroupError
+from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
 from trainingrun_protocol.contract import ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
@@ -34,6 +34,8 @@ from trainingrun_runtime.ray_internals.training import FailureDecision, WorkerHe
 from trainingrun_runtime.store import kept_output
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.kept_output import Source
+from trainingrun_runtime.store.lease import LossHistory
+from trainingrun_runtime.store.storage_errors import DeniedError, UnreachableError
 
 
 def death(reason: str) -> ClassifiedFailure:
@@ -99,7 +101,7 @@ def test_after_a_notice_nothing_is_waited_for():
 def test_an_outage_of_ten_minutes_uses_up_nothing():
     restarts, now = RestartBackoff(), 0.0
     while now < 600:
-        wait = restarts.for_storage(commits=1, now=now, limit_s=MAX_STORAGE_S)
+        wait = restarts.for_storage(commits=1, step=10, now=now, limit_s=MAX_STORAGE_S)
         assert wait is not None
         now += wait + 1
     assert restarts.without_checkpoint == 0
@@ -108,15 +110,31 @@ def test_an_outage_of_ten_minutes_uses_up_nothing():
 
 def test_a_lasting_storage_error_ends_the_attempt_after_the_limit():
     restarts = RestartBackoff()
-    assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
-    assert restarts.for_storage(commits=1, now=299.0, limit_s=300) is not None
-    assert restarts.for_storage(commits=1, now=300.0, limit_s=300) is None
+    assert restarts.for_storage(commits=1, step=10, now=0.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, step=10, now=299.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, step=10, now=300.0, limit_s=300) is None
 
 
 def test_the_limit_restarts_with_each_newer_checkpoint():
     restarts = RestartBackoff()
-    assert restarts.for_storage(commits=1, now=0.0, limit_s=300) is not None
-    assert restarts.for_storage(commits=2, now=300.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, step=10, now=0.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=2, step=10, now=300.0, limit_s=300) is not None
+
+
+@pytest.mark.parametrize("limit_s", [300, MAX_STORAGE_S])
+def test_two_short_errors_of_a_store_are_not_one_that_lasts(limit_s: float) -> None:
+    """A group in between has gone further: the store has answered it."""
+    restarts = RestartBackoff()
+    assert restarts.for_storage(commits=1, step=10, now=0.0, limit_s=limit_s) == 1.0
+    assert restarts.for_storage(commits=1, step=500, now=7200.0, limit_s=limit_s) == 1.0
+
+
+def test_an_object_that_is_refused_for_ever_ends_the_attempt_whatever_is_done_again_before_it():
+    """Each group does the same steps again, from the same checkpoint up to that object."""
+    restarts = RestartBackoff()
+    assert restarts.for_storage(commits=1, step=150, now=0.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, step=149, now=299.0, limit_s=300) is not None
+    assert restarts.for_storage(commits=1, step=150, now=600.0, limit_s=300) is None
 
 
 class Coordinator:
@@ -130,6 +148,7 @@ class Coordinator:
         place = RankPlace("r0", "node-0", self._pod)
         known = {"place_of": place, "commits": 0, "newest_group": 1}
         known["newest_is_committed"] = self._committed
+        known["loss_history"] = LossHistory(step=10)
 
         def remote(*arguments: Any) -> Any:
             self.told[name] = arguments
@@ -154,6 +173,49 @@ def test_ranks_that_leave_on_a_notice_are_asked_for_the_step_that_was_not_commit
     policy = AttemptPolicy(Coordinator(newest_is_committed=committed), bucket, 1)
     assert policy.make_decision(WorkerGroupError("left", left)) is FailureDecision.RETRY
     assert asked == ([] if committed else [()])
+
+
+def refused() -> DeniedError:
+    """For as long as the settings allow, of the run's own bucket."""
+    error = DeniedError("access to s3://runs/x was denied (403)")
+    error.waited = True
+    return error
+
+
+UNREACHABLE = UnreachableError("s3://data cannot be reached; check the network")
+
+
+@pytest.mark.parametrize(
+    ("failed", "saves"),
+    [
+        pytest.param(
+            WorkerGroupError("failed", {1: UNREACHABLE}), True, id="of the training code's own data"
+        ),
+        pytest.param(
+            WorkerGroupError("failed", {1: refused()}), False, id="which takes no step either"
+        ),
+        pytest.param(
+            ControllerError(UNREACHABLE), False, id="of no rank, so that all may still train"
+        ),
+    ],
+)
+def test_ranks_save_the_last_step_where_a_store_has_failed_one_of_them(
+    monkeypatch: pytest.MonkeyPatch, failed: TrainingFailedError, saves: bool
+) -> None:
+    monkeypatch.setattr(failure_policy.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(failure_policy.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(failure_policy.last_lines, "keep", lambda *_: [])
+    coordinator = Coordinator()
+    asked: list[set[str]] = []
+    monkeypatch.setattr(
+        failure_policy.survivors,
+        "save_last_step",
+        lambda *_: asked.append({"storage", "interrupted"} & coordinator.told.keys()),
+    )
+    bucket: Any = None
+    AttemptPolicy(coordinator, bucket, 1).make_decision(failed)
+    told_before = {"storage", "interrupted"}  # a save may take long, and is no hang
+    assert asked == ([told_before] if saves else [])
 
 
 @pytest.mark.parametrize(
@@ -222,33 +284,33 @@ TRIAL = ContractTrial(number=1, metric="loss")
 
 
 @pytest.mark.parametrize(
-    ("rules", "pod", "trial", "ends"),
+    ("rules", "local", "trial", "ends"),
     [
-        pytest.param(BY_CLASS, "pod-0", None, False, id="its node may be lost"),
-        pytest.param(BY_CLASS[1:], "pod-0", None, False, id="and then no rule is about it"),
-        pytest.param([a_rule("Fail", classes=EVERY_CLASS)], "pod-0", None, True, id="any class"),
+        pytest.param(BY_CLASS, False, None, False, id="its node may be lost"),
+        pytest.param(BY_CLASS[1:], False, None, False, id="and then no rule is about it"),
+        pytest.param([a_rule("Fail", classes=EVERY_CLASS)], False, None, True, id="any class"),
         pytest.param(
             [a_rule("Fail", reasons=["WorkerHealthCheckFailedError"])],
-            "pod-0",
+            False,
             None,
             True,
             id="by what the driver has seen",
         ),
         pytest.param(
             [a_rule("Restart", exit_codes=[139]), a_rule("Fail", classes=EVERY_CLASS)],
-            "pod-0",
+            False,
             None,
             False,
             id="its pod's exit code may say otherwise",
         ),
-        pytest.param(BY_CLASS, "", None, True, id="a local run has no nodes to lose"),
-        pytest.param(BY_CLASS, "pod-0", TRIAL, True, id="nobody else ends a trial alone"),
+        pytest.param(BY_CLASS, True, None, True, id="a local run has no operator"),
+        pytest.param(BY_CLASS, False, TRIAL, True, id="nobody else ends a trial alone"),
     ],
 )
 def test_a_lost_worker_ends_the_attempt_only_by_a_rule_that_holds_whatever_was_lost(
     monkeypatch: pytest.MonkeyPatch,
     rules: list[ContractRule],
-    pod: str,
+    local: bool,
     trial: ContractTrial | None,
     ends: bool,
 ) -> None:
@@ -257,14 +319,14 @@ def test_a_lost_worker_ends_the_attempt_only_by_a_rule_that_holds_whatever_was_l
     monkeypatch.setattr(failure_policy.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(failure_policy.survivors, "save_last_step", lambda *_: None)
     monkeypatch.setattr(failure_policy.last_lines, "keep", lambda *_: [])
-    coordinator = Coordinator(pod=pod)
+    coordinator = Coordinator()
     bucket: Any = None
-    policy = AttemptPolicy(coordinator, bucket, 1, rules, trial)
+    policy = AttemptPolicy(coordinator, bucket, 1, rules, trial, on_one_machine=local)
     dead = WorkerHealthCheckFailedError("it failed", failure=RuntimeError("The actor died."))
     decision = policy.make_decision(WorkerGroupError("failed", {0: dead}))
     assert decision is (FailureDecision.RAISE if ends else FailureDecision.RETRY)
     if ends:
-        (failure,) = coordinator.told["failed"]
+        (failure,) = coordinator.told["concluding"]
         assert failure.loss == "WorkerLost"
     else:
         kind, _, ranks, facts = coordinator.told["disrupted"]

@@ -146,3 +146,28 @@ def test_a_hang_that_could_not_be_told_is_found_again(head: Head) -> None:
     head.tell = told
     head.look(1)
     assert head.ended == 1
+
+
+def test_why_the_ranks_cannot_be_watched_is_told_once_until_it_changes(
+    head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine that is busy fails a look each minute."""
+    looks: list[Exception | None] = [TimeoutError("first")]
+    for _ in range(10):
+        looks += [*[None] * 60, TimeoutError("again")]
+    looks += [ConnectionError("another"), TimeoutError("second")]
+    looks += [*[None] * hang_watch.LOOKS_WELL, TimeoutError("third")]
+    ended = threading.Event()
+
+    def look() -> None:
+        error = looks.pop(0)
+        if not looks:
+            ended.set()
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(hang_watch, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(head.watch, "_look", look)
+    head.watch.run(ended)
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["first", "another", "second", "third"]

@@ -18,7 +18,6 @@ from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.coordinator.ranks import Member, RankProcess
 from trainingrun_runtime.hangs import verdict
-from trainingrun_runtime.hangs.hang_watch import LOOKS_WELL, Blindness
 from trainingrun_runtime.hangs.rank_stacks import (
     Attendant,
     Frame,
@@ -150,21 +149,6 @@ def test_auto_takes_no_pause_that_was_allowed_for_a_hang() -> None:
         assert found is not None
         seen.append(found.is_hang)
     assert seen.index(True) == 899, "five minutes after the pause"
-
-
-def test_why_the_ranks_cannot_be_watched_is_told_once_until_it_changes() -> None:
-    """A machine that is busy fails a look each minute."""
-    blind = Blindness()
-    assert blind.is_news(TimeoutError("5 s"))
-    for _ in range(10):
-        for _ in range(60):
-            blind.looked()
-        assert not blind.is_news(TimeoutError("6 s"))
-    assert blind.is_news(ConnectionError())
-    assert blind.is_news(TimeoutError("7 s"))
-    for _ in range(LOOKS_WELL):
-        blind.looked()
-    assert blind.is_news(TimeoutError("8 s"))
 
 
 def test_what_another_group_tells_changes_nothing_and_without_a_group_there_is_no_hang() -> None:

@@ -9,9 +9,11 @@ import torch
 
 from support.checkpoints import put, saved
 from trainingrun_protocol.contract import ContractRestore
+from trainingrun_runtime.checkpoints.encoding import TAG, UnknownForm
 from trainingrun_runtime.coordinator.ranks import RestoreSearch
 from trainingrun_runtime.store import restore_source, verification
 from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.worker import restore
 
 
@@ -39,10 +41,12 @@ def only_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     monkeypatch.setattr(restore, "barrier", lambda: None)
     context = SimpleNamespace(get_local_world_size=lambda: 1)
     monkeypatch.setattr(restore.ray.train, "get_context", lambda: context)
+    own = Bucket.open((tmp_path / "own").as_uri())
+    Lease.take(own, 1, "pod", 100)
     return {
         "rank": 0,
         "world_size": 1,
-        "own": Bucket.open((tmp_path / "own").as_uri()),
+        "own": own,
         "coordinator": Remote(RestoreSearch()),
         "retry": lambda call: call(),
     }
@@ -93,3 +97,17 @@ def test_a_file_that_is_named_like_a_sessions_makes_no_checkpoint_a_sessions(
     else:
         assert chosen.fetched is None
         assert "session.pt cannot be read" in chosen.skipped[0]
+
+
+def test_a_checkpoint_of_a_later_version_is_neither_refused_nor_passed_over(
+    only_rank: dict[str, Any], tmp_path: Path
+) -> None:
+    """The rank fails: the run would begin at an older one, and delete this one later."""
+    for step, index, state in ((20, 1, 7), (40, 2, {TAG: "newer"})):
+        files = tmp_path / f"{step}"
+        files.mkdir()
+        torch.save({"objects": {"it": state}, "step": step}, files / "session.pt")
+        put(only_rank["own"], files, step=step, index=index, session=True)
+    with pytest.raises(UnknownForm, match="holds a 'newer', which this version of trainingrun"):
+        restore.agree(**only_rank, source=None)
+    assert only_rank["coordinator"].refused.remote() == {}

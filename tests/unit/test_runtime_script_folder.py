@@ -1,6 +1,7 @@
 """When the folders into which scripts write are a checkpoint, and what is in it."""
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV
 from trainingrun_runtime.checkpoints import downloads
 from trainingrun_runtime.coordinator.checkpoints import Command
 from trainingrun_runtime.coordinator.scripts import (
@@ -328,6 +330,39 @@ def test_a_part_is_uploaded_with_its_digests(folder: Folder, bucket: Bucket) -> 
     assert folder.upload(save, bucket, KEY, 3, RETRY)
     assert bucket.get(f"{KEY}/last.pt") == b"weights"
     assert list(digests(bucket, KEY, [3])) == ["last.pt"]
+
+
+@pytest.mark.parametrize("store", ["s3", "file", "pvc"])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [(b"m\xe4dchen.pt", r"m\udce4dchen.pt"), (b"last\nstep.pt", r"last\nstep.pt")],
+)
+def test_a_file_whose_name_no_store_takes_fails_the_rank_in_a_sentence(
+    folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+    name: bytes,
+    shown: str,
+) -> None:
+    """To wait for the store would be in vain, and what is committed without it not restored."""
+    (tmp_path / "claim" / "lost+found").mkdir(parents=True)
+    monkeypatch.setenv(CLAIM_FOLDERS_ENV, f"runs={tmp_path}/claim")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "no request is made")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "no request is made")
+    root = {"s3": "s3://runs/a", "file": f"file://{tmp_path}/run", "pvc": "pvc://runs/a"}[store]
+    bucket = Bucket.open(root, "http://127.0.0.1:1" if store == "s3" else None, "us-east-1")
+    Path(os.fsdecode(bytes(folder.path) + b"/" + name)).write_text("weights")
+    state = folder.state({}, 1)
+
+    def waits(message: str | None) -> None:
+        raise AssertionError(f"it waits for the store: {message}")
+
+    said = rf"^no object of {root} can have such a name: .*{re.escape(shown)}.*; use another one$"
+    with pytest.raises(ValueError, match=said):
+        folder.upload(
+            Save(1, state.fingerprint, tuple(state.files)), bucket, KEY, 0, StorageRetry(waits)
+        )
 
 
 def test_a_part_that_changed_since_it_was_planned_is_no_part(

@@ -73,6 +73,15 @@ def test_the_checkpoints_are_those_that_the_run_keeps_whoever_has_made_them(
     assert found.checkpoint.path.endswith("step-2")
 
 
+def test_after_a_last_report_without_files_the_checkpoint_is_the_newest_that_has_some(
+    bucket: Bucket, of_ray: Result
+) -> None:
+    of_ray.checkpoint = Checkpoint(f"{of_ray.path}/step-3")
+    found = completed(of_ray, bucket, [a_manifest(1, 1), a_manifest(2, 2)], None, lambda: None)
+    assert found.checkpoint is not None
+    assert found.checkpoint.path.endswith("step-2")
+
+
 def test_the_table_is_read_when_it_is_asked_for_and_once(bucket: Bucket, of_ray: Result) -> None:
     reads: list[Any] = []
 

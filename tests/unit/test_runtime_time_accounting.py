@@ -137,6 +137,17 @@ def test_the_first_failure_stays(accounting):
     assert (document.state, document.failure.kind) == (RunState.FAILED, "Application")
 
 
+def test_the_failure_that_was_told_before_the_end_stays(accounting):
+    first = Failure(kind="Application", message="ValueError: bad batch")
+    accounting.concluding(first, None)
+    accounting.failed(1062.0, Failure(kind="Infrastructure", message="fit() has failed"))
+    document = accounting.document(1062.0)
+    assert (document.state, document.failure) == (RunState.FAILED, first)
+    assert document.records[-1].kind is RecordKind.APPLICATION_ERROR
+    (lost,) = documents(accounting)
+    assert lost["reason"] == "ApplicationError"
+
+
 def test_an_application_failure_is_on_record_and_an_infrastructure_one_is_not(accounting):
     accounting.failed(1061.0, Failure(kind="Application", message="ValueError: bad batch"))
     kinds = [r.kind for r in accounting.document(1061.0).records]
@@ -435,3 +446,20 @@ def test_the_successor_of_a_lost_driver_writes_that_loss():
         "recovery_seconds": 40.0,
         "action": "resumed from step 24",
     }
+
+
+def test_the_next_attempt_does_not_call_a_driver_a_lost_head_that_may_have_ended_by_itself():
+    """Its lease lacks that where the store was away at its end; what it cost is known all the same.
+
+    Of a head that was lost with its attempt the operator says so.
+    """
+    lost = LostDriver(attempt=1, step=30, step_time=990.0, holder="head-a")
+    accounting = TimeAccounting(attempt=2, fencing_token=2, now=1000.0, lost=lost)
+    accounting.group_started(1020.0, world_size=2, resumed_step=24)
+    accounting.stepped(report(1, 25, 1030.0, 1031.0))
+    _, (found,) = accounting.losses_after(0)
+    assert (found.reason, found.message) == (
+        "DriverEnded",
+        "the driver of attempt 1 in pod head-a ended, and its lease does not say how",
+    )
+    assert (found.lost_steps, found.recovery_seconds) == (6, 40.0)

@@ -33,7 +33,7 @@ class Coordinator:
         self.commits_made += 1
         return self.commits_made
 
-    def _failed(self, failure: Failure) -> None:
+    def _concluding(self, failure: Failure) -> None:
         self.failures.append(failure)
 
 

@@ -19,6 +19,7 @@ from support.sharded_checkpoints import restore, save_trained
 from support.sharded_models import one_rank, rows, same_part, tensors, whole_model
 from trainingrun_runtime.checkpoints import snapshot
 from trainingrun_runtime.checkpoints.downloads import Fetched, LocalFiles
+from trainingrun_runtime.checkpoints.encoding import UnknownForm
 from trainingrun_runtime.checkpoints.restored_tensors import DamagedFiles
 from trainingrun_runtime.store import manifest, verification
 from trainingrun_runtime.store.bucket import Bucket
@@ -324,6 +325,23 @@ def test_a_hostile_description_is_refused(
     state["objects"]["model"]["items"]["weight"].update(change)
     torch.save(state, two_ranks / "session.pt")
     refused(two_ranks, said)
+
+
+@pytest.mark.parametrize("dtype", ["float3", "float8_e8m0fnu"])
+@pytest.mark.parametrize("held", ["weight", "other"])
+def test_a_type_of_which_a_later_version_makes_files_is_not_taken_for_damage(
+    two_ranks: Path, dtype: str, held: str
+) -> None:
+    """PyTorch may have the type already."""
+    state = torch.load(two_ranks / "session.pt", weights_only=True)
+    items = state["objects"]["model"]["items"]
+    items[held] = {**items["weight"], "dtype": dtype}
+    torch.save(state, two_ranks / "session.pt")
+    said = rf"the checkpoint holds files of tensors of torch\.{dtype}, which this version"
+    with pytest.raises(UnknownForm, match=said):
+        snapshot.unreadable(LocalFiles(two_ranks), ["session.pt", "random-0.pt"])
+    with one_rank(0, 2), pytest.raises(UnknownForm, match=said):
+        restore(two_ranks, rows(2), 0)
 
 
 def test_files_of_other_names_are_left_alone(two_ranks: Path) -> None:

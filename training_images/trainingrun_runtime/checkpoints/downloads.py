@@ -187,10 +187,11 @@ class Fetched:
         if name in self._private or (self.folder / name).exists():
             return self.content(name).header()
         key, size = f"{self.manifest.path}/{name}", self.size(name)
-        first = self._retry(lambda: self._bucket.head(key, min(size, _FIRST)))
+        read = self._bucket.read
+        first = self._retry(lambda: read(key, 0, min(size, _FIRST))) if size else b""
         length = header_length(first)
         if length > len(first):
-            first = self._retry(lambda: self._bucket.head(key, min(size, length)))
+            first = self._retry(lambda: read(key, 0, min(size, length)))
         return bytes(first[:length])
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ _LARGEST_INT = 2_000
 """Bits of a number; of larger ones PyTorch's reader without code knows none."""
 _NUMBERS = {float: "d", int: "q", bool: "b"}
 """Types of numbers in a list, and how `array` keeps them."""
+_TYPES_OF_NUMBERS = {code: kind for kind, code in _NUMBERS.items()}
+_LISTS = {"list": list, "tuple": tuple}
 _LAYOUTS = (
     torch.strided,
     torch.sparse_coo,
@@ -65,6 +67,23 @@ _SHOWN = 200
 
 class NotSavable(TypeError):
     """A state holds something that no checkpoint can hold."""
+
+
+class UnknownForm(ValueError):
+    """A checkpoint holds what a later version has written: it is not damaged."""
+
+
+def unknown(what: str, of: str = "trainingrun") -> UnknownForm:
+    """The error to raise, with one sentence.
+
+    Args:
+        what: the checkpoint holds.
+        of: what has a version that is too old.
+    """
+    return UnknownForm(
+        f"the checkpoint holds {what}, which this version of {of} does not know; resume with the "
+        "version that wrote it"
+    )
 
 
 def encode(value: Any, where: str) -> Any:
@@ -128,7 +147,7 @@ def decode(value: Any) -> Any:
     """What `encode` was given.
 
     Raises:
-        ValueError: a tag that this version does not have.
+        UnknownForm: it holds what this version does not know.
     """
     kind = type(value)
     if kind is list:
@@ -257,10 +276,13 @@ def _decode_tagged(tag: str, value: Mapping[str, Any]) -> Any:
         return _SEQUENCES[tag]([decode(item) for item in value["items"]])
     if tag in _DECODERS:
         return _DECODERS[tag](value)
-    raise ValueError(
-        f"the checkpoint holds a {tag!r}, which this version of trainingrun does not know; resume "
-        "with the version that wrote it"
-    )
+    raise unknown(f"a {tag!r}")
+
+
+def _known(table: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        raise unknown(f"{what}{name!r}")
+    return table[name]
 
 
 def _ordered(value: Mapping[str, Any]) -> Any:
@@ -272,7 +294,7 @@ def _ordered(value: Mapping[str, Any]) -> Any:
 
 def _array(value: Mapping[str, Any]) -> Any:
     content = value["bytes"].numpy().tobytes()
-    return np.frombuffer(content, _dtype(value["dtype"])).reshape(value["shape"]).copy()
+    return np.frombuffer(content, _saved_dtype(value["dtype"])).reshape(value["shape"]).copy()
 
 
 def _named(value: Mapping[str, Any]) -> Any:
@@ -290,18 +312,38 @@ def _named(value: Mapping[str, Any]) -> Any:
 
 
 def _decode_numbers(value: Mapping[str, Any]) -> Any:
+    kind = _known(_TYPES_OF_NUMBERS, value["as"], "numbers of the type ")
     numbers = array(value["as"], value["bytes"])
-    whole = map(bool, numbers) if value["as"] == _NUMBERS[bool] else numbers
-    return tuple(whole) if value["of"] == "tuple" else list(whole)
+    whole = map(bool, numbers) if kind is bool else numbers
+    return _known(_LISTS, value["of"], "numbers in a ")(whole)
 
 
 def _dtype_of_torch(value: Mapping[str, Any]) -> torch.dtype:
     found = getattr(torch, value["text"], None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(
-            f"the checkpoint names torch.{value['text']}, which is no dtype of PyTorch"
-        )
+        raise unknown(f"torch.{value['text']}", "PyTorch")
     return found
+
+
+def _device(value: Mapping[str, Any]) -> torch.device:
+    try:
+        return torch.device(value["text"])
+    except RuntimeError:
+        raise unknown(f"the device {value['text']!r}", "PyTorch") from None
+
+
+def _defaultdict(value: Mapping[str, Any]) -> Any:
+    name = value["factory"]
+    factory = _known(_FACTORIES, name, "a defaultdict of ") if name else None
+    return defaultdict(factory, decode(value["items"]))
+
+
+def _made(value: Mapping[str, Any]) -> Any:
+    arguments = decode(value["arguments"])
+    try:
+        return _known(_MAKERS, value["type"], "a ")(*arguments)
+    except ZoneInfoNotFoundError:
+        raise unknown(f"the time zone {arguments[0]!r}", "Python") from None
 
 
 _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -310,17 +352,15 @@ _DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "dict": lambda value: {decode(key): decode(item) for key, item in value["pairs"]},
     "ordered": _ordered,
     "counter": lambda value: Counter(decode(value["items"])),
-    "defaultdict": lambda value: defaultdict(
-        _FACTORIES[value["factory"]] if value["factory"] else None, decode(value["items"])
-    ),
+    "defaultdict": _defaultdict,
     "deque": lambda value: deque((decode(i) for i in value["items"]), value["maxlen"]),
     "namedtuple": _named,
     "array": _array,
-    "scalar": lambda value: np.frombuffer(value["bytes"], _dtype(value["dtype"]))[0],
-    "numpy dtype": lambda value: _dtype(value["text"]),
+    "scalar": lambda value: np.frombuffer(value["bytes"], _saved_dtype(value["dtype"]))[0],
+    "numpy dtype": lambda value: _saved_dtype(value["text"]),
     "dtype": _dtype_of_torch,
-    "device": lambda value: torch.device(value["text"]),
-    "made": lambda value: _MAKERS[value["type"]](*decode(value["arguments"])),
+    "device": _device,
+    "made": _made,
 }
 
 
@@ -354,6 +394,13 @@ def _described_dtype(dtype: Any) -> Any:
         "itemsize": dtype.itemsize,
         "aligned": dtype.isalignedstruct,
     }
+
+
+def _saved_dtype(text: Any) -> Any:
+    try:
+        return _dtype(text)
+    except TypeError:
+        raise unknown(f"NumPy's dtype {text!r}", "NumPy") from None
 
 
 def _dtype(text: Any) -> Any:

@@ -22,7 +22,7 @@ from ..error_text import first_line
 from ..store.storage_errors import StorageError
 from . import tensor_files
 from .downloads import RestoredFiles
-from .encoding import NotSavable, encode
+from .encoding import NotSavable, UnknownForm, encode
 from .sharded_state import (
     Description,
     Encoded,
@@ -110,13 +110,17 @@ def require_held(trees: Mapping[str, Any], files: RestoredFiles) -> None:
 
     Raises:
         DamagedFiles: a tensor is missing, or is not what it should be.
+        UnknownForm: a later version has written one of them.
     """
     whole, parts = _WholeTensors(files), dict[str, _Described]()
 
-    for place, value in (entry for name in trees for entry in entries(trees[name], name)):
-        if not is_description(value):
-            continue
-        said = _said(place, value)
+    described = [
+        (place, _said(place, value))
+        for name in trees
+        for place, value in entries(trees[name], name)
+        if is_description(value)
+    ]
+    for place, said in described:  # of types that are all known
         if said.file is not None:
             whole.require(place, said)
         else:
@@ -457,13 +461,14 @@ def readable(name: str) -> Iterator[None]:
 
     Raises:
         DamagedFiles: it cannot be read.
+        UnknownForm: a later version has written it.
         StorageError: the store does not answer, or has another file meanwhile.
         OSError, MemoryError: of this machine, whose disk or memory may be full; neither says
             anything of the checkpoint.
     """
     try:
         yield
-    except (StorageError, OSError, MemoryError):
+    except (UnknownForm, StorageError, OSError, MemoryError):
         raise
     except Exception as error:
         raise DamagedFiles(f"{name} cannot be read: {first_line(error)}") from error

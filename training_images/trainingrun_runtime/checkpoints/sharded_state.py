@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from . import tensor_files
-from .encoding import OPAQUE, TAG, NotSavable
+from .encoding import OPAQUE, TAG, NotSavable, unknown
 from .tensor_files import Part
 
 DESCRIBED = "tensor"
@@ -73,10 +73,14 @@ def described(key: str, tensor: torch.Tensor, file: str | None = None) -> dict[s
 
 
 def read_description(value: Mapping[str, Any]) -> Description | None:
-    """What it says; None: it is not one that `described` made."""
+    """What it says; None: it is not one that `described` made.
+
+    Raises:
+        UnknownForm: of a type of which this version makes no files.
+    """
     read: Any = value.get
     key, shape, dtype, file, order = map(read, ("key", "shape", "dtype", "file", "order"))
-    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else None
+    kind = _type(dtype) if isinstance(dtype, str) else None
     numbers = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not (isinstance(key, str) and numbers and isinstance(kind, torch.dtype)):
         return None
@@ -89,6 +93,14 @@ def read_description(value: Mapping[str, Any]) -> Description | None:
     ):
         return None
     return Description(key, tuple(shape), kind, file, tuple(order) if order else None)
+
+
+def _type(name: str) -> Any:
+    found = getattr(torch, name, None)
+    types = tensor_files.TYPES.values()
+    if found is None or (isinstance(found, torch.dtype) and found not in types):
+        raise unknown(f"files of tensors of torch.{name}")
+    return found
 
 
 def has_shards(tree: Any) -> bool:

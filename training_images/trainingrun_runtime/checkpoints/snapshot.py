@@ -9,6 +9,7 @@ sharded, and what one rank alone has.
 
 import io
 import pickle
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from . import (
     tensor_files,
 )
 from .downloads import STATE_FILE, RestoredFiles
-from .encoding import TAG, NotSavable, decode, encode
+from .encoding import TAG, NotSavable, UnknownForm, decode, encode, unknown
 from .restored_tensors import DamagedFiles, readable
 from .sharded_state import Encoded
 from .staging import Staging
@@ -36,6 +37,8 @@ from .tensor_files import RANK_TENSORS, STATE_TENSORS, Part, TensorFile
 
 MANY = 100_000
 """Tensors of an object from which on their names may take more than a file holds of them."""
+_OF_PYTORCH = re.compile(r"GLOBAL torch\.(\w+) was not an allowed")
+"""What PyTorch's reader without code says of a dtype of a later PyTorch."""
 
 
 def rank_file(rank: int) -> str:
@@ -337,6 +340,7 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
             tensors that they describe.
 
     Raises:
+        UnknownForm: a later version has written it, which can read it.
         StorageError: the store does not answer, so it is unknown.
         OSError, MemoryError: so it is where this machine's disk fails, or its memory is full.
     """
@@ -350,7 +354,7 @@ def unreadable(files: RestoredFiles, names: Collection[str]) -> str | None:
             missing = [r for r in range(ranks) if rank_file(r) not in files.names()]
         except (DamagedError, DamagedFiles) as error:
             return first_line(error)
-        except (StorageError, OSError, MemoryError):
+        except (UnknownForm, StorageError, OSError, MemoryError):
             raise
         except Exception as error:
             return f"{name} cannot be read: {first_line(error)}"
@@ -394,10 +398,14 @@ def _small(files: RestoredFiles, name: str) -> Any:
 
     Raises:
         DamagedFiles: it cannot be read.
+        UnknownForm: a later version of PyTorch has written it.
     """
     content = files.content(name)
     with readable(name):
         try:
             return torch.load(content.open(), map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # whose text recommends to execute what is in it
+            lacking = _OF_PYTORCH.search(f"{error}")
+            if lacking is not None and not hasattr(torch, lacking[1]):
+                raise unknown(f"torch.{lacking[1]}", "PyTorch") from error
             raise ValueError("it holds what no session writes") from error

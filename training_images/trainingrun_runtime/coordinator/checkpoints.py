@@ -142,10 +142,15 @@ class Checkpoints:
             self._add(LateMetrics(step, scores, path))
             return (step, group) if group == self._group else None
 
-    def validating(self) -> list[str]:
-        """The driver: folders of checkpoints that a validation still reads."""
+    def in_use(self) -> tuple[int, list[str]]:
+        """The driver: the worker group that trains, and which folders are not to be deleted.
+
+        Those are of checkpoints that a validation still reads, and of uploads that are neither
+        committed nor abandoned: all of them that former groups have completed.
+        """
         with self._changed:
-            return list(self._validating)
+            uploads = [one.path for one in self._waiting if isinstance(one, UploadedCheckpoint)]
+            return self._group, [*self._validating, *uploads]
 
     def next_upload(self, wait_s: float) -> UploadedCheckpoint | LateMetrics | None:
         """The driver: the oldest upload that is neither committed nor abandoned.

@@ -55,6 +55,9 @@ _WRITE_EVERY_S = 0.25
 """Seconds between two writes of the progress document."""
 _LOOK_EVERY = 4
 """Writes between two looks at the cluster, for what nobody tells."""
+LONGEST_END_S = 300.0
+"""Seconds after which a driver that has failed counts as ended: a script may catch the exception of
+`fit()`, and wait."""
 
 P = ParamSpec("P")
 Part = TypeVar("Part")
@@ -118,7 +121,8 @@ class Coordinator:
         self._progress = RunProgress(contract, accounting)
         last_step = lost.step_time if lost is not None else None
         self._starts = StartTimes(contract.attempt, fencing_token, last_step)
-        self._ranks, self._restore = Ranks(others_wait=bool(contract.standby)), RestoreSearch()
+        others_wait = bool(contract.standby) or contract.elastic
+        self._ranks, self._restore = Ranks(others_wait=others_wait), RestoreSearch()
         self._standby = Standby() if contract.standby else None
         self._checkpoints, self._rows = Checkpoints(), Inbox()
         self._store, self._scripts = StoreErrors(), Scripts()
@@ -128,6 +132,7 @@ class Coordinator:
         self._head_ends = False
         self._last_report = b""
         self._report_uri: str | None = None
+        self._failure: tuple[Failure, float] | None = None  # and when it was told, monotonic
         self._most_workers: int | None = None
         self._path, self._writing = document, threading.Lock()
         # The trials of a sweep share the folder.
@@ -156,7 +161,7 @@ class Coordinator:
     request = _of(lambda self: self._checkpoints, Checkpoints.request)
     uploaded = _of(lambda self: self._checkpoints, Checkpoints.uploaded)
     measured = _of(lambda self: self._checkpoints, Checkpoints.measured)
-    validating = _of(lambda self: self._checkpoints, Checkpoints.validating)
+    in_use = _of(lambda self: self._checkpoints, Checkpoints.in_use)
     next_upload = _of(lambda self: self._checkpoints, Checkpoints.next_upload)
     abandoned = _of(lambda self: self._checkpoints, Checkpoints.abandoned)
     attached = _of(lambda self: self._checkpoints, Checkpoints.attached)
@@ -424,7 +429,10 @@ class Coordinator:
         self, failure: Failure | None = None, result: ProgressResult | None = None
     ) -> None:
         """The driver is about to end so: its document says how, and not yet that it has ended."""
+        self._hangs.group_ended()
         self._progress.concluding(failure, result)
+        if failure is not None and self._failure is None:
+            self._failure = failure, time.monotonic()
         self.write()
 
     def page_written(self, uri: str) -> None:
@@ -502,6 +510,8 @@ class Coordinator:
                     self._ranks.died(nodes.dead_nodes())
                     if (slow := self._ranks.slow_node(time.time())) is not None:
                         self._progress.node_is_slow(*slow)
+                if self._failure and time.monotonic() - self._failure[1] >= LONGEST_END_S:
+                    self._progress.failed(self._failure[0])
                 self.write()
             except Exception:  # a failed call of Ray must not end the updates of the document
                 log.exception("the progress document could not be written")

@@ -78,7 +78,8 @@ class Ranks:
     """One lock guards all of it. What a rank of a former group tells changes nothing.
 
     Args:
-        others_wait: whether there are nodes beyond those of the ranks.
+        others_wait: whether there are nodes without a rank, or a rank's number may be given out
+            again while the node that had it still dies.
     """
 
     def __init__(self, *, others_wait: bool = False) -> None:

@@ -41,6 +41,7 @@ class RunProgress:
         self._needed, self._accounting = contract.needed_metrics, accounting
         self._group = self._newest_group = self._resumed_step = 0
         self._has_session = self._has_reported = False  # the code of this group
+        self._had_session = False  # the code of a former group
         self._silence: str | None = None  # what to do where the group's code reports nothing
         self._advice: list[str] = []  # what else the group's code should do
         self._saved_alone: tuple[int, tuple[int, ...]] | None = None  # (step, ranks)
@@ -66,6 +67,7 @@ class RunProgress:
             )
             self._saved_alone = self._not_saved_alone = self._silence = None
             self._advice = []
+            self._had_session |= self._has_session
             self._resumed_step, self._has_session, self._has_reported = resumed_step, False, False
             return self._group
 
@@ -95,6 +97,8 @@ class RunProgress:
     def reports_nothing(self, group: int, sentence: str) -> None:
         """Rank 0: its function runs for a while without a session; what to do, in a sentence."""
         with self._lock:
+            if self._had_session:
+                return  # it will have one again
             if group == self._group and not self._has_session and not self._has_reported:
                 self._silence = sentence
                 self._accounting.runs_unmeasured()

@@ -32,7 +32,6 @@ from ..progress.document import Documents
 from ..store import (
     last_progress,
     loss_documents,
-    manifest,
     retention,
     run_result,
     start_traces,
@@ -55,6 +54,10 @@ log = logging.getLogger(__name__)
 
 COMMITS_AFTER_FAILURE_S = 60.0
 """Seconds for which a failed attempt waits for the commits of uploaded checkpoints."""
+FAREWELL_S = 10.0
+"""Seconds for which a driver that has ended tries to say so in its lease."""
+FAREWELL_AGAIN_S = 1.0
+"""Seconds between two tries."""
 COORDINATOR_TIMEOUT_S = 30.0
 
 
@@ -306,6 +309,7 @@ class Attempt:
             result, step = self._result()
             final = ray.get(coordinator.complete.remote(result, step))
             written = self._retry(lambda: run_result.write(self._lease, final))
+            self._committer.sweep_at_end()
             self._write_page(RunState.SUCCEEDED, result=written)
             self._write_final(
                 coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)
@@ -358,7 +362,7 @@ class Attempt:
 
     def _result(self) -> tuple[ProgressResult, int]:
         """What the bucket has, and the newest checkpoint's step; 0: there is no checkpoint."""
-        committed = self._retry(lambda: manifest.committed(self._bucket))
+        committed = self._retry(self._committer.listed)
         newest = committed[-1] if committed else None
         best = retention.best_of(committed, retention.wanted(self._committer.checkpoints))
         result = ProgressResult(
@@ -369,9 +373,9 @@ class Attempt:
         return result, newest.step if newest else 0
 
     def _has_checkpoint(self) -> bool | None:
-        """Whether the run has a committed one. None: the bucket does not say."""
+        """Whether the run has a committed checkpoint. None: the bucket does not say."""
         try:
-            return bool(manifest.committed(self._bucket))
+            return bool(self._committer.listed())
         except StorageError as error:
             log.warning("the checkpoints were not listed: %s", error)
             return None
@@ -387,8 +391,18 @@ class Attempt:
 
     def _say_in_lease_that_it_ended(self) -> None:
         """After the final document: this driver was not lost, so the next one counts no loss."""
-        with contextlib.suppress(StorageError, Superseded):
-            self._renew_lease()
+        until = time.monotonic() + FAREWELL_S
+        while True:
+            try:
+                self._renew_lease()
+                return
+            except Superseded:
+                return
+            except StorageError as error:
+                if time.monotonic() >= until:
+                    log.warning("the lease does not say that this driver has ended: %s", error)
+                    return
+            time.sleep(FAREWELL_AGAIN_S)
 
     def _checkpoint_on_notice(self, notice: PreemptionNotice) -> None:
         """The head pod has a preemption notice: make a checkpoint before its Ray ends."""

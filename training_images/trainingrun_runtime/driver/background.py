@@ -11,7 +11,7 @@ from trainingrun_protocol.contract import SUSPEND_FILE
 from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE, LEASE_LOST_EXIT_CODE
 
 from ..state_directory import state_directory
-from ..store.lease import Lease, Superseded
+from ..store.lease import Lease, NotListedError, Superseded
 from ..store.storage_errors import StorageError
 
 log = logging.getLogger(__name__)
@@ -104,18 +104,22 @@ def _check_lease(
 ) -> None:
     renewed = time.monotonic()
     while not ended.wait(_CHECK_S):
+        problem: StorageError | None = None
         try:
-            lease.require()
+            try:
+                lease.require()
+            except NotListedError as error:
+                problem = error  # one that was deleted is written again
             if time.monotonic() - renewed >= _RENEW_S:
                 renew()
                 renewed = time.monotonic()
-            problem = None
         except StorageError as error:
+            problem = error
+        if problem is not None:
             # The lease is not lost. Without the bucket nothing can be committed either.
-            log.warning("the lease cannot be checked: %s", error)
-            problem = str(error)
+            log.warning("the lease cannot be checked: %s", problem)
         if not ended.is_set():
-            report(problem)
+            report(None if problem is None else str(problem))
 
 
 def keep_progress(write: Callable[[], None], ended: threading.Event) -> None:

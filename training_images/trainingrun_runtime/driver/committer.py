@@ -7,6 +7,7 @@ uploaded checkpoint stays in the queue until it is committed or abandoned.
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -56,8 +57,11 @@ class Committer:
         self._pause: Callable[[float], Any] = time.sleep
         self._index = 0
         self._left: list[Manifest] = []  # of which a sweep may have deleted the manifest alone
+        self._written: dict[str, Manifest] = {}  # by key; see `retention.require_listed`
+        self._sweeping = threading.Lock()
         self.failure: StorageError | None = None
-        """Why the newest upload was not committed; none: it was, or it is still in the queue."""
+        """Why the newest upload with files was not committed; none: it was, or it is still in the
+        queue."""
 
     def drain(self, limit_s: float | None = None) -> None:
         """Return once every upload is committed or abandoned, or after `limit_s` seconds."""
@@ -100,7 +104,8 @@ class Committer:
             # First: a later worker group that restores it continues the table at its step.
             self._retry(self.write_reports)
             committed = self._verified(upload)
-            self._retry(lambda: manifest.commit(self._bucket, committed))
+            if committed.files:
+                self._retry(lambda: manifest.commit(self._bucket, committed))
         except Exception as error:
             # Training continues: the next checkpoint may be committed, and the last one has to be.
             log.exception("the checkpoint of step %d was not committed", upload.step)
@@ -108,7 +113,16 @@ class Committer:
             self.failure = StorageError(message)
             ray.get(self._coordinator.abandoned.remote(upload))
             return
+        if not committed.files:
+            log.warning(
+                "the checkpoint of step %d was reported without any file, so it is not committed; "
+                "write its files before the report, or report metrics alone",
+                upload.step,
+            )
+            ray.get(self._coordinator.abandoned.remote(upload))
+            return
         self.failure = None
+        self._note_written(committed, {})
         ray.get(
             self._coordinator.committed.remote(upload, committed, self._bucket.uri(committed.path))
         )
@@ -127,15 +141,28 @@ class Committer:
         # A superseded driver adds nothing: the new one may have made this step's checkpoint again.
         self._lease.require()
         path = self._bucket.key_of(late.path) if late.path is not None else None
-        made = [
-            m
-            for m in manifest.committed(self._bucket)
-            if m.step == late.step and path in (None, m.path)
-        ]
+        made = [m for m in self.listed() if m.step == late.step and path in (None, m.path)]
         if not made:
             log.warning("metrics of step %d are not kept: no checkpoint is of it", late.step)
             return
         manifest.add_metrics(self._bucket, made[-1].name, self._lease.fencing_token, late.metrics)
+        self._note_written(made[-1], late.metrics)
+
+    def _note_written(self, made: Manifest, added: dict[str, Any]) -> None:
+        known = self._written.get(made.key)
+        metrics = {**(known.metrics if known is not None else {}), **added}
+        self._written[made.key] = made.model_copy(update={"files": {}, "metrics": metrics})
+
+    def listed(self) -> list[Manifest]:
+        """All committed checkpoints of the run, oldest first.
+
+        Raises:
+            NotListedError: The list lacks what this driver has written.
+            StorageError: The store did not answer.
+        """
+        found = manifest.committed(self._bucket)
+        retention.require_listed(self._bucket, found, list(self._written.values()))
+        return found
 
     def write_reports(self) -> None:
         """Write what was reported until now to the bucket.
@@ -162,6 +189,8 @@ class Committer:
     def _verified(self, upload: UploadedCheckpoint) -> Manifest:
         """The manifest of an upload whose files are all there, as long as their digests say.
 
+        It has no file where none was uploaded, as by code that writes in some epochs alone.
+
         Raises:
             AbsentError, DamagedError: One is not, also when it was asked for again.
             StorageError: The store did not answer.
@@ -179,6 +208,12 @@ class Committer:
     def _manifest(self, upload: UploadedCheckpoint) -> Manifest:
         checkpoints = self.checkpoints
         path = self._bucket.key_of(upload.path)
+        files = digests(self._bucket, path, upload.ranks)
+        if not files:
+            # A list may be empty for a proxy's page, and such a checkpoint is given up. So it is
+            # asked for again once a list has what is always there.
+            self._lease.require()
+            files = digests(self._bucket, path, upload.ranks)
         return Manifest(
             path=path,
             step=upload.step,
@@ -187,7 +222,7 @@ class Committer:
             fencing_token=self._lease.fencing_token,
             index=self._index,
             metrics=printable_metrics(upload.metrics, self._contract.needed_metrics),
-            files=digests(self._bucket, path, upload.ranks),
+            files=files,
             time=time.time(),
             group=upload.group,
             session=upload.session,
@@ -195,17 +230,33 @@ class Committer:
             best_order=checkpoints.best_order,
         )
 
+    def sweep_at_end(self) -> None:
+        """Delete what no checkpoint needs, once the last one is committed and no rank is left."""
+        with self._sweeping:
+            self._sweep_of(math.inf)
+
     def _sweep(self) -> None:
+        with self._sweeping:
+            self._sweep_of(None)
+
+    def _sweep_of(self, group: float | None) -> None:
+        """Delete, of this driver's uncommitted folders, those of worker groups before this one.
+
+        Args:
+            group: Its number; None: that which trains.
+        """
         try:
             # A superseded driver deletes nothing: the new one may be restoring it.
             self._lease.require()
-            used = ray.get(self._coordinator.validating.remote())
+            current, used = ray.get(self._coordinator.in_use.remote())
             retention.sweep(
                 self._bucket,
                 self._lease.fencing_token,
                 self.checkpoints,
                 {self._bucket.key_of(path) for path in used},
                 self._left,
+                current if group is None else group,
+                self._written,
             )
         except Exception as error:  # the next sweep removes them
             log.warning("old checkpoints were not removed: %s", error)

@@ -83,7 +83,7 @@ def main(start_sweep: StartSweep) -> int:
         source = contract.restore_from
         if source is not None and not committed:
             # A wrong folder or step is known before Ray's workers start; rank 0 reads the files.
-            retry(lambda: restore_source.find(source))
+            retry(lambda: restore_source.choose(bucket, source))
         code = user_code.prepare(contract, bucket, retry)
         if code is not None:
             code.enter()

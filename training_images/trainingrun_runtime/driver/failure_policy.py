@@ -37,7 +37,7 @@ MAX_GROUPS_WITHOUT_CHECKPOINT = 10
 retry without end; a new attempt may run on other nodes."""
 MAX_STORAGE_S = 3600.0
 """Seconds for which groups in a row may end because a store that the training code itself uses does
-not answer."""
+not answer, and none gets farther than the one before."""
 LONGEST_WAIT_S = 30.0
 LONGEST_MOVE_S = 30.0
 """For the operator to delete the pod whose node is left."""
@@ -61,6 +61,7 @@ class AttemptPolicy(FailurePolicy):
         rules: failures.rules.
         trial: of a sweep, whose budgets are counted here; None: it is a run.
         resources_per_worker: what Ray looks for on the nodes.
+        on_one_machine: whether it is a local run, which has no operator.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class AttemptPolicy(FailurePolicy):
         rules: Sequence[ContractRule] = (),
         trial: ContractTrial | None = None,
         resources_per_worker: Mapping[str, float] | None = None,
+        on_one_machine: bool = False,
     ) -> None:
         super().__init__(FailureConfig(max_failures=-1, controller_failure_limit=-1))
         self._coordinator, self._bucket, self._attempt = coordinator, bucket, attempt
         self._rules, self._budget = rules, TrialBudget(trial)
-        self._of_trial = trial is not None
+        self._of_trial, self._on_one_machine = trial is not None, on_one_machine
         self._resources_per_worker = resources_per_worker or {}
         self._restarts = RestartBackoff()
         self._remedied: ClassifiedFailure | None = None
@@ -164,18 +166,10 @@ class AttemptPolicy(FailurePolicy):
             self._save_last_step(failure)  # first: what a rank has printed may be late
             lines = last_lines.read(self._bucket, self._source(failure), self._made)
         verdict = failure_rules.judge(self._rules, failure, lines)
-        if not verdict.certain and self._is_judged_again(failure):
+        # The operator judges the loss once pod and node have told, but not that of a trial alone.
+        if not verdict.certain and not self._on_one_machine and not self._of_trial:
             return replace(verdict, rule=None)
         return verdict
-
-    def _is_judged_again(self, failure: ClassifiedFailure) -> bool:
-        """Whether the operator judges the loss once pod and node have told: not that of a trial,
-        which a rule ends alone, nor that of a local run, which has no pod.
-        """
-        if self._of_trial:
-            return False
-        place = ray.get(self._coordinator.place_of.remote(failure.ranks))
-        return place is None or bool(place.pod)
 
     def _disrupted(self, failure: ClassifiedFailure, facts: FailureFacts) -> None:
         kind = _LOSSES[failure.cause]
@@ -184,7 +178,7 @@ class AttemptPolicy(FailurePolicy):
 
     def _save_last_step(self, failure: ClassifiedFailure) -> None:
         """Have the ranks that are left save it, once for each failure."""
-        if failure.cause not in _LOSSES or failure is self._saved:
+        if not _leaves_ranks(failure) or failure is self._saved:
             return
         self._saved = failure
         # A drain may end before the ranks have saved, too. And the checkpoint for a notice may be
@@ -202,7 +196,7 @@ class AttemptPolicy(FailurePolicy):
     def _wait_for_another_pod(self, failure: ClassifiedFailure) -> None:
         """Wait until the operator has deleted the failed rank's pod, or does not for long."""
         place = ray.get(self._coordinator.place_of.remote(failure.ranks))
-        if place is None or not place.pod:  # of a local run nobody replaces a node
+        if place is None or self._on_one_machine:
             return
         deadline = time.monotonic() + LONGEST_MOVE_S
         while place.ray_node not in nodes.dead_nodes() and time.monotonic() < deadline:
@@ -226,8 +220,11 @@ class AttemptPolicy(FailurePolicy):
         self._coordinator.interrupted.remote()
         if storage is not None and storage.waited:
             return None
+        now = time.monotonic()
+        self._save_last_step(failure)
+        step = ray.get(self._coordinator.loss_history.remote()).step
         limit = limit_s() if storage is not None and storage.lasting else MAX_STORAGE_S
-        return self._restarts.for_storage(commits, time.monotonic(), limit)
+        return self._restarts.for_storage(commits, step, now, limit)
 
     def _reason(self, failure: ClassifiedFailure) -> tuple[Any, str]:
         if failure.cause is FailureCause.STORAGE:
@@ -269,7 +266,16 @@ class AttemptPolicy(FailurePolicy):
         node = (place.node if place is not None else "") or None
         ended = ended.model_copy(update={"facts": facts, "node": node})
         # Synchronous: the driver ends right after the decision, and the reason must not be lost.
-        ray.get(self._coordinator.failed.remote(ended))
+        # Not yet that it has ended: the operator then deletes it, whatever it still has to write.
+        ray.get(self._coordinator.concluding.remote(ended))
+
+
+def _leaves_ranks(failure: ClassifiedFailure) -> bool:
+    """Whether there are ranks that train no more, and may hold the last step."""
+    if failure.cause is FailureCause.STORAGE:
+        waited = failure.storage is not None and failure.storage.waited
+        return bool(failure.ranks) and not waited  # which is of the run's own bucket
+    return failure.cause in _LOSSES
 
 
 def _shown(lines: list[str]) -> list[str]:
@@ -303,6 +309,7 @@ class RestartBackoff:
     _commits: int = 0
     _for_storage: int = 0
     _storage_since: float | None = None
+    _storage_step: int = 0
 
     def after_loss(self, commits: int, at_once: bool) -> float | None:
         """A worker group ended because a worker was lost.
@@ -317,15 +324,19 @@ class RestartBackoff:
             return None
         return 0.0 if at_once else _wait(self.without_checkpoint)
 
-    def for_storage(self, commits: int, now: float, limit_s: float) -> float | None:
+    def for_storage(self, commits: int, step: int, now: float, limit_s: float) -> float | None:
         """A worker group ended because of a storage error.
 
         Args:
             commits: Checkpoints that this driver has committed in all.
+            step: The last one that was done.
             now: Seconds of a monotonic clock.
             limit_s: Seconds after which the attempt ends.
         """
         self._reset_on_commit(commits)
+        if step > self._storage_step:  # farther than before: the store has answered in between
+            self._storage_step = step
+            self._for_storage, self._storage_since = 0, None
         self._for_storage += 1
         if self._storage_since is None:
             self._storage_since = now

@@ -22,7 +22,7 @@ from trainingrun_protocol.progress import ProgressResult
 from ..checkpoints import checkpoint_files
 from ..ray_internals import filesystem, replaced_functions, training
 from ..ray_internals.filesystem import RetryingCheckpoint
-from ..store import manifest, retention
+from ..store import retention
 from ..store.bucket import Bucket
 from ..store.lease import Lease
 from ..store.manifest import CHECKPOINTS, Manifest
@@ -92,6 +92,7 @@ class Trainers:
                 self._contract.rules or (),
                 self._contract.trial,
                 self._contract.resources_per_worker,
+                self._contract.on_one_machine,
             ),
             prestarted_worker.controller_environment(self._contract.resources_per_worker),
             Growth(self._coordinator),
@@ -104,7 +105,7 @@ class Trainers:
         Ray deletes no checkpoint (see `_run_config`), so it lists all that this driver has made.
         """
         self._committer.drain()
-        committed = self._retry(lambda: manifest.committed(self._bucket))
+        committed = self._retry(self._committer.listed)
         wanted = self._committer.checkpoints
         result.return_value = leaving_a_rank.unpacked(result.return_value)
         best = retention.wanted(wanted)
@@ -325,7 +326,8 @@ def completed(
     whole.metrics = metrics
     whole.best_checkpoints = [known.get(each.path) or _of(bucket, each) for each in kept]
     newest = max(kept, key=lambda each: each.sort_key, default=None)
-    if whole.checkpoint is None and newest is not None:
+    reported = whole.checkpoint and bucket.key_of(whole.checkpoint.path)
+    if newest is not None and reported not in {each.path for each in kept}:  # it may have no file
         whole.checkpoint = _of(bucket, newest)[0]
     return whole
 

@@ -42,28 +42,6 @@ REQUEST_S = 10.0
 """The same, for stacks that somebody has asked for."""
 
 
-class Blindness:
-    """Whether it is news that a look has failed: a machine that is busy may fail many of them."""
-
-    def __init__(self) -> None:
-        self._told: type[Exception] | None = None
-        self._looks = 0
-
-    def is_news(self, error: Exception) -> bool:
-        """A look has failed; whether it was not so before, or for another reason."""
-        self._looks = 0
-        if type(error) is self._told:
-            return False
-        self._told = type(error)
-        return True
-
-    def looked(self) -> None:
-        """A look has succeeded."""
-        self._looks += 1
-        if self._looks >= LOOKS_WELL:
-            self._told = None
-
-
 class HangWatch:
     """A thread of the driver.
 
@@ -84,15 +62,16 @@ class HangWatch:
 
     def run(self, ended: threading.Event) -> None:
         """Look until `ended`; an error of one look does not end the next ones."""
-        blind = Blindness()
+        told: type[Exception] | None = None  # a busy machine may fail many looks
+        well = 0
         while not ended.wait(LOOK_EVERY_S):
             try:
                 self._look()
+                well += 1
             except Exception as error:  # the training does not depend on it
-                if blind.is_news(error):
+                if type(error) is not told or well >= LOOKS_WELL:
                     log.warning("the ranks cannot be watched for hangs: %s", first_line(error))
-            else:
-                blind.looked()
+                told, well = type(error), 0
         self._dismiss()
 
     def _look(self) -> None:

@@ -306,7 +306,8 @@ def classify(error: TrainingFailedError) -> ClassifiedFailure:
             )
     if lost:
         rank, reason = next(iter(lost.items()))
-        preempted = isinstance(reason, RayActorError) and reason.preempted
+        told = getattr(reason, "health_check_failure", reason)
+        preempted = isinstance(told, RayActorError) and told.preempted
         return ClassifiedFailure(
             FailureCause.PREEMPTED if preempted else FailureCause.WORKER_LOST,
             f"rank {rank} {_end_of(reason)}: {explained(reason)}",

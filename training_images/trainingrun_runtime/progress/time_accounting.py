@@ -73,7 +73,7 @@ class TimeAccounting:
         fencing_token: of the driver's lease.
         now: when the driver started.
         former: losses and time of the run's earlier drivers.
-        lost: the driver before this one, if it was lost.
+        lost: the driver before this one, if it does not say that it has ended.
     """
 
     def __init__(
@@ -119,8 +119,12 @@ class TimeAccounting:
         self._result: ProgressResult | None = None
         if lost is not None:
             on = f" in pod {lost.holder}" if lost.holder else ""
-            message = f"the driver of attempt {lost.attempt}{on} was lost with its head"
-            self._lose(0, "HeadLost", lost.step_time, message, step=lost.step)
+            # An attempt ends in other ways, too, and the store may be away then.
+            reason, how = "DriverEnded", "ended, and its lease does not say how"
+            if lost.attempt == attempt:
+                reason, how = "HeadLost", "was lost with its head"
+            message = f"the driver of attempt {lost.attempt}{on} {how}"
+            self._lose(0, reason, lost.step_time, message, step=lost.step)
 
     @property
     def step(self) -> int:
@@ -421,9 +425,10 @@ class TimeAccounting:
             self._state = RunState.RECOVERING
 
     def failed(self, now: float, failure: Failure) -> None:
-        """The driver ends the attempt."""
+        """The driver ends the attempt; the reason that was given first is kept."""
         if self._state.final:
             return
+        failure = self._failure or failure
         if failure.kind == "Application":
             self.record(now, RecordKind.APPLICATION_ERROR, failure.message, step=self._step)
         number = self._records[-1].number if self._records else 0

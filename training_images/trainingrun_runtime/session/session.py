@@ -22,6 +22,7 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import ray
+import torch.distributed as dist
 
 from ..checkpoints import snapshot
 from ..checkpoints.gradients import AccumulatedGradients
@@ -64,7 +65,8 @@ class Session:
             optimizer each rank saves its parts; the number of workers and the mesh may change.
 
     Raises:
-        RuntimeError: not on a worker of a TrainingRun, or it has a session already.
+        RuntimeError: not on a worker of a TrainingRun, or it has a session already, or several
+            ranks are not connected by torch.distributed.
         NotRestorable, NotSavable: one of the objects cannot be saved whole, or not restored; or
             not with another number of workers, where workers.minimum lets that change.
         ValueError: the checkpoint holds no state of one of the objects.
@@ -74,6 +76,7 @@ class Session:
         if seed is not None and not isinstance(seed, Integral):  # an object of that name
             objects["seed"], seed = seed, None
         worker, saved = this_worker(), SavedObjects(objects)
+        _require_connected(worker.world_size)
         worker.times["session"] = time.time()
         self._random = StepRandom(seed, first_of_group(objects.values(), worker.rank))
         self.noted_steps = NotedSteps(
@@ -596,3 +599,14 @@ class Session:
         if self._between_since is not None:
             self._progress.between += time.monotonic() - self._between_since
             self._between_since = None
+
+
+def _require_connected(world_size: int) -> None:
+    """Make sure that the ranks can agree."""
+    if world_size > 1 and not dist.is_initialized():
+        raise RuntimeError(
+            f"a Session of {world_size} ranks needs torch.distributed, which does not connect them "
+            "yet; before the Session is made, call connect() of "
+            "trainingrun_runtime.frameworks.jax or of trainingrun_runtime.frameworks.tensorflow, "
+            "or torch.distributed.init_process_group(), as a TorchTrainer does by itself"
+        )

@@ -45,6 +45,7 @@ from .storage_errors import (
     is_panic,
     may_be_anothers_answer,
     needs_tls,
+    no_name,
 )
 
 __all__ = ["Bucket", "ClaimBucket", "Entry", "StorageError"]
@@ -228,16 +229,6 @@ class Bucket:
         except AbsentError:
             return None
 
-    def head(self, key: str, size: int) -> bytes:
-        """The object's first bytes, so many at most.
-
-        Raises:
-            AbsentError: There is no such object.
-        """
-        if not size:
-            return b""
-        return bytes(self.read(key, 0, size))
-
     def size(self, key: str) -> int | None:
         """The object's bytes, or none if the store says that there is no such object."""
         try:
@@ -257,10 +248,20 @@ class Bucket:
         entries = sorted(Entry(meta["path"], meta["size"]) for meta in found)
         return [entry for entry in entries if not _is_marker(entry, entries)]
 
+    def list_begun(self, prefix: str) -> Sequence[Entry]:
+        """As `list`, with what processes write just now, or have left when they were killed.
+
+        That is on a claim alone: a bucket shows no upload that is not complete.
+        """
+        return self.list(prefix)
+
     def folders(self) -> Sequence[str]:
-        """Names of the folders in this one."""
+        """Names of the folders in this one that have an object."""
         found = self._ask(lambda: obstore.list_with_delimiter(self.store)["common_prefixes"])
-        return sorted(path.rpartition("/")[2] for path in found)
+        names = sorted(path.rpartition("/")[2] for path in found)
+        if isinstance(self.store, LocalStore):  # names one without a file, too
+            return [name for name in names if self.has_folder(name)]
+        return names
 
     def has_folder(self, prefix: str) -> bool:
         """Whether there is an object below a folder."""
@@ -355,11 +356,11 @@ class Bucket:
             return request()
         except StorageError:
             raise
+        except UnicodeEncodeError as error:  # of a name; what is written is bytes
+            raise no_name(self.root, repr(error.object)) from None
         except Exception as error:
             if isinstance(error, ValueError) and _NO_NAME in str(error):
-                raise ValueError(
-                    f"no object of {self.root} can have such a name: {error}"
-                ) from None
+                raise no_name(self.root, repr(str(error))[1:-1]) from None  # on one line
             found = explain(error, self.root, self.endpoint)
             if may_be_anothers_answer(error):
                 self._connect_anew()

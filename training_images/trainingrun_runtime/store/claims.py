@@ -31,7 +31,7 @@ from trainingrun_protocol.contract import CLAIM_FOLDERS_ENV, CLAIMS_FOLDER
 
 from . import mount_errors
 from .in_time import in_time, require_waiting
-from .storage_errors import LackingError, NotMountedError, StorageError, UnusableError
+from .storage_errors import LackingError, NotMountedError, StorageError, UnusableError, no_name
 
 T = TypeVar("T")
 
@@ -43,7 +43,8 @@ _STAGED = ".staged-"
 """Begin of the name of a file that is being written."""
 _ABANDONED_S = 3600.0
 """Seconds without a write after which nobody writes a staged file any longer."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_IN_NO_NAME = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and what Python reads of a name that is no UTF-8: manifests hold UTF-8."""
 
 
 class Entry(NamedTuple):
@@ -63,7 +64,7 @@ def folder_of(uri: str) -> tuple[Path, Path]:
     """
     parts = urlsplit(uri)
     path = unquote(parts.path).strip("/")
-    if not parts.netloc or ".." in path.split("/") or _CONTROL.search(path):
+    if not parts.netloc or ".." in path.split("/") or _IN_NO_NAME.search(path):
         raise UnusableError(
             f"storage.uri is {uri!r}, which is no folder of a claim; write pvc://claim/path"
         )
@@ -169,6 +170,10 @@ class ClaimFiles:
         """As `Bucket.list`."""
         return sorted(self._ask(lambda: [*self._below(prefix)], _DATA_LIMIT_S))
 
+    def list_begun(self, prefix: str) -> Sequence[Entry]:
+        """As `Bucket.list_begun`."""
+        return sorted(self._ask(lambda: [*self._below(prefix, begun=True)], _DATA_LIMIT_S))
+
     def folders(self) -> Sequence[str]:
         """As `Bucket.folders`."""
         return sorted({one.key.partition("/")[0] for one in self.list() if "/" in one.key})
@@ -231,8 +236,8 @@ class ClaimFiles:
         """
         parts = key.split("/")
         own = parts[-1].startswith(_STAGED)
-        if own or _CONTROL.search(key) or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"no object of {self.root} can have such a name: {key!r}")
+        if own or _IN_NO_NAME.search(key) or any(part in ("", ".", "..") for part in parts):
+            raise no_name(self.root, repr(key))
         return self._places[1].joinpath(*parts)
 
     def _staged(self, path: Path) -> "_Staged":
@@ -278,13 +283,13 @@ class ClaimFiles:
                 except (FileNotFoundError, NotADirectoryError):
                     return
 
-    def _below(self, prefix: str) -> Iterator[Entry]:
+    def _below(self, prefix: str, *, begun: bool = False) -> Iterator[Entry]:
         prefix = prefix.strip("/")
         folder = self._file(prefix) if prefix else self._places[1]
         self._require_no_links(folder / "any")
         if not folder.is_dir():
             self._ask_server(folder)
-        yield from _entries(folder, f"{prefix}/" if prefix else "")
+        yield from _entries(folder, f"{prefix}/" if prefix else "", begun)
 
     def _ask(self, request: Callable[[], T], limit_s: float | None = None) -> T:
         """Make a request within a limited time, with the errors as sentences."""
@@ -439,17 +444,27 @@ def _read(file: int, start: int, end: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _entries(folder: Path, prefix: str) -> Iterator[Entry]:
-    """The objects in a folder, at any depth; what is deleted meanwhile is left out."""
+def _entries(folder: Path, prefix: str, begun: bool) -> Iterator[Entry]:
+    """The objects in a folder, at any depth; what is deleted meanwhile is left out.
+
+    Args:
+        folder: The folder.
+        prefix: Of their keys.
+        begun: Also files that are still being written.
+    """
     try:
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
     with entries:
         for each in entries:
+            if _IN_NO_NAME.search(each.name):
+                continue  # no object: whoever asked for it would get an error
             if each.is_dir(follow_symlinks=False):
-                yield from _entries(folder / each.name, f"{prefix}{each.name}/")
-            elif each.is_file(follow_symlinks=False) and not each.name.startswith(_STAGED):
+                yield from _entries(folder / each.name, f"{prefix}{each.name}/", begun)
+            elif each.is_file(follow_symlinks=False) and (
+                begun or not each.name.startswith(_STAGED)
+            ):
                 with suppress(FileNotFoundError):
                     yield Entry(f"{prefix}{each.name}", each.stat().st_size)
 

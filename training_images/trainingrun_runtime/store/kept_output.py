@@ -205,12 +205,12 @@ def read(
         lines: list[Line] = []
         for part in reversed(ordered):
             try:
-                content = bucket.head(part.key, min(part.size, _LARGEST))
+                content = bucket.read(part.key, 0, min(part.size, _LARGEST))
             except AbsentError:
                 break  # it was deleted meanwhile, as the older ones were
             lines = [
                 line
-                for line in _lines(part, content.decode(errors="replace"))
+                for line in _lines(part, str(content, errors="replace"))
                 if line.time >= since and wanted(line)
             ] + lines
             if part.time < since or (tail is not None and len(lines) >= tail):

@@ -13,6 +13,7 @@ A lease also carries how often the run was lost, over all its attempts and drive
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 from trainingrun_protocol.wire import LATEST, Count, Duration, UnixTime, Wire
 
 from .bucket import Bucket, StorageError
+from .storage_errors import UnusableError
 
 FOLDER = "lease"
 """Where leases are, below the run's folder."""
@@ -30,6 +32,22 @@ _TRIES = 20
 
 class Superseded(Exception):
     """A later attempt holds the run; this one must end without writing."""
+
+
+class NotListedError(UnusableError):
+    """A list of the run's folder lacks what is in it, as far as this run knows.
+
+    The store's client takes HTML with status 200, as of a proxy's maintenance page, for an empty
+    list. So an empty one counts only where it names what is always there: the lease.
+    """
+
+
+def not_listed(bucket: Bucket, name: str) -> NotListedError:
+    """The error for an object or a folder below the run's folder."""
+    return NotListedError(
+        f"{bucket.at()} does not list {name}, which this run has written; find out whether it was "
+        "deleted, or something else answers there, such as a proxy or another node's disk"
+    )
 
 
 class LossHistory(Wire):
@@ -78,7 +96,11 @@ class LossHistory(Wire):
 
 @dataclass(frozen=True)
 class LostDriver:
-    """The driver before this one, which did not end by itself."""
+    """The driver before this one, which does not say that it ended by itself.
+
+    Within an attempt its head was lost. That of an earlier attempt may have ended while the store
+    was away.
+    """
 
     attempt: int
     step: int
@@ -120,7 +142,7 @@ class Lease:
     history: LossHistory = field(default_factory=LossHistory)
     """The run's losses, for the next driver: at first those of its earlier drivers."""
     lost: LostDriver | None = None
-    """The driver before this one, if it was lost."""
+    """The driver before this one, if it does not say that it has ended."""
 
     @classmethod
     def take(cls, bucket: Bucket, attempt: int, holder: str, now: float) -> "Lease":
@@ -162,23 +184,19 @@ class Lease:
             raise Superseded(f"another driver has the fencing token {self.fencing_token}, too")
         self.bucket.put(document_key(FOLDER, self.fencing_token), self._content(now))
 
-    def held(self) -> bool:
-        """Whether this driver still holds the run.
-
-        Raises:
-            StorageError: The store did not answer, so it is unknown. Training may go on, since
-                the name of everything that is written contains the fencing token.
-        """
-        return newest_fencing_token(self.bucket) <= self.fencing_token
-
     def require(self) -> None:
         """Raise unless this driver still holds the run.
 
         Raises:
             Superseded: Another driver has taken it over.
-            StorageError: The store did not answer, so it is unknown.
+            StorageError: The store did not answer, so it is unknown. Training may go on, since the
+                name of everything that is written contains the fencing token.
+            NotListedError: It does not list this lease, so it is unknown, too. `renew` writes one
+                again that was deleted.
         """
         newest = newest_fencing_token(self.bucket)
+        if newest < self.fencing_token:
+            raise not_listed(self.bucket, document_key(FOLDER, self.fencing_token))
         if newest > self.fencing_token:
             raise Superseded(f"driver {newest} holds the run; this is driver {self.fencing_token}")
 
@@ -218,6 +236,26 @@ def fencing_tokens(bucket: Bucket, folder: str) -> list[int]:
 def newest_fencing_token(bucket: Bucket) -> int:
     """The fencing token that holds the run; 0 before the first driver."""
     return max(fencing_tokens(bucket, FOLDER), default=0)
+
+
+def require_empty(bucket: Bucket, folder: str, listed: Callable[[], object]) -> None:
+    """Make sure that there is nothing in a folder of the run for which an empty list has come.
+
+    Args:
+        bucket: The run's folder.
+        folder: Below it.
+        listed: Lists that folder again: true, if something in it counts.
+
+    Raises:
+        NotListedError: There is something, or the answer to this has no lease either.
+        StorageError: The store did not answer.
+    """
+    there = bucket.folders()
+    if FOLDER not in there:
+        raise not_listed(bucket, f"{FOLDER}/")
+    # What somebody else has put there does not count.
+    if folder in there and (listed() or not bucket.has_folder(folder)):
+        raise not_listed(bucket, f"what is in {folder}/")
 
 
 def document(bucket: Bucket, fencing_token: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`history/` in the run's folder: a document for each loss, by the driver that survived or ended.
 
-The driver of a lost head writes nothing any more: its successor writes that loss, from the lease.
+The driver of a lost head writes nothing any more: its successor writes that loss, from the lease,
+as it does for a driver that ended with its attempt while the store was away.
 Only a driver writes documents with its own fencing token in their names, so none is overwritten by
 another one.
 """
@@ -28,7 +29,8 @@ class LossDocument(Wire):
     number: Count
     """Of its record in the progress document; 0: the loss of the driver before it."""
     reason: Name
-    """Its class, such as WorkerLost or HeadLost."""
+    """Its class, such as WorkerLost or HeadLost; DriverEnded: that of a former attempt has ended,
+    and has not written how."""
     time: UnixTime
     """Unix time in seconds; of a lost head that of its last known step."""
     message: Sentence = ""

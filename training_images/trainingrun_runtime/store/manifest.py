@@ -12,6 +12,7 @@ several, the one with the highest token counts.
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from trainingrun_protocol.wire import Wire
 
-from .bucket import Bucket
+from .bucket import Bucket, Entry
 from .reported_metrics import number_of, printable_metrics
 from .storage_errors import UnusableError
 
@@ -40,6 +41,8 @@ _LARGEST_METRICS = 2**20
 """Bytes of an object with such metrics; a larger one is not read."""
 _PIECE = 2**22
 """Bytes that are read at once: between two pieces a thread that trains may have to wait."""
+
+_KEY = re.compile(rf"{FOLDER}/\d{{6,18}}-\d{{6,18}}\.json", re.ASCII)
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +209,12 @@ def commit(bucket: Bucket, manifest: Manifest) -> None:
         raise UnusableError(f"{bucket.uri(manifest.key)} is taken: another driver writes here too")
 
 
+def listed(bucket: Bucket) -> list[Entry]:
+    """The objects that are manifests by their names, oldest first; others are left alone."""
+    # Zero-padded numbers sort as they count.
+    return [entry for entry in bucket.list(FOLDER) if _KEY.fullmatch(entry.key)]
+
+
 def committed(bucket: Bucket) -> list[Manifest]:
     """All committed checkpoints, oldest first; manifests that cannot be read are left out."""
     return [found for _, found in read_all(bucket) if isinstance(found, Manifest)]
@@ -217,14 +226,13 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
     Its metrics are those that were reported with the checkpoint and later.
     """
     late = _late_metrics(bucket)
-    # Zero-padded numbers sort as they count.
     found: list[tuple[str, Manifest | str]] = []
-    for entry in bucket.list(FOLDER):
+    for entry in listed(bucket):
         if entry.size > LARGEST:
             found.append((entry.key, f"it has {entry.size} bytes, more than a manifest may have"))
             continue
         content = bucket.get(entry.key)
-        if content is None and all(still.key != entry.key for still in bucket.list(FOLDER)):
+        if content is None and all(still.key != entry.key for still in listed(bucket)):
             continue  # a sweep removed it between the two requests
         # A store may say once that there is none: an older checkpoint would be restored for it.
         content = bucket.get(entry.key) if content is None else content

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainingrun_protocol.contract import ContractRestore
 
-from . import manifest, verification
+from . import lease, manifest, verification
 from .bucket import Bucket
 from .manifest import Manifest
 from .verification import Skipped
@@ -43,15 +43,18 @@ def choose(
     """The run's own newest intact checkpoint, or where there is none, the other run's.
 
     Args:
-        bucket: The run's own folder.
+        bucket: The run's own folder, in which a driver has its lease.
         wanted: `storage.restoreFrom`, if set.
         refused: As for `newest_intact`. Files are not read here, since the ranks do that.
 
     Raises:
         NothingToRestore: There is none in either.
-        StorageError: The store did not answer, so it is unknown.
+        StorageError: The store did not answer, or an empty list of the run's own folder is no
+            proof that it has none, so it is unknown.
     """
     own, skipped = verification.newest_intact(bucket, deep=False, refused=refused)
+    if own is None and not skipped:
+        lease.require_empty(bucket, manifest.FOLDER, lambda: manifest.listed(bucket))
     if own is not None or wanted is None:
         return Chosen(own, False, skipped)
     found, more = find(wanted, refused)

@@ -3,6 +3,7 @@
 A driver deletes after each commit (`sweep`), and a person by `checkpoints prune` (`plan_pruning`).
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -10,13 +11,20 @@ from trainingrun_protocol.contract import ContractCheckpoints
 
 from . import manifest, run_result, verification
 from .bucket import Bucket
-from .manifest import CHECKPOINTS, Manifest, name_of, read_all
+from .lease import not_listed
+from .manifest import CHECKPOINTS, METRICS_FOLDER, Manifest, name_of, read_all
 
 Best = tuple[str, Literal["min", "max"]]
 """A metric's name, and whether its smallest or largest value is the best."""
 
-
 _HANGS = "/hang_detector"
+_NAME = re.compile(
+    r"(?:step-\d{10,}|folder-\d{6,}|checkpoint_\d{4}(?:-\d\d){2}_\d\d(?:-\d\d){2}\.\d+)"
+    r"-(?P<group>\d+)(?:\.(?:alone-)?\d+)?",
+    re.ASCII,
+)
+"""The folder of a checkpoint as sessions, ranks with torchrun and Ray Train name it, in its worker
+group. The user's code may give others."""
 
 
 class NothingIntact(Exception):
@@ -81,35 +89,43 @@ def sweep(
     rule: ContractCheckpoints,
     used: Collection[str] = (),
     left: list[Manifest] | None = None,
+    group: float = 0,
+    written: dict[str, Manifest] | None = None,
 ) -> list[Manifest]:
-    """Delete expired checkpoints, and uncommitted folders of former drivers.
+    """Delete expired checkpoints, and uncommitted folders of former drivers and worker groups.
 
     Args:
         bucket: The run's folder.
-        current_token: The caller's fencing token. Its own uncommitted folders are kept: uploads may
-            still be running.
+        current_token: The caller's fencing token.
         rule: As for `expired`.
-        used: As for `expired`.
+        used: As for `expired`. Uncommitted ones are kept, too.
         left: Those that former sweeps of the caller could not delete whole: they are deleted, and
             the list becomes what this one cannot delete.
+        group: Number of the worker group that trains. Of the caller's uncommitted folders those of
+            earlier groups are deleted: nothing is uploaded to them any longer that will count.
+        written: By key, as for `require_listed`. Those that expire are taken out; the others stay.
 
     Returns:
         The checkpoints that have expired, which are deleted.
 
     Raises:
+        NotListedError: As of `require_listed`. Nothing is deleted.
         StorageError: The store did not answer. No committed checkpoint is partly deleted.
     """
     readings = read_all(bucket)
     committed = [found for _, found in readings if isinstance(found, Manifest)]
+    written = {} if written is None else written
+    require_listed(bucket, committed, list(written.values()))
+    # Until this driver has committed a checkpoint of its own, the one that it restored may be the
+    # only intact one, with damaged ones before it in the row. And where none of its own is listed,
+    # others may be left out, too, whose files would then be nobody's.
+    if all(m.fencing_token != current_token for m in committed):
+        return []
     # What an unreadable manifest names is unknown, so the folders of its fencing token are kept.
     unreadable = {
         manifest.token_of(name_of(key)) for key, found in readings if isinstance(found, str)
     }
-    # Until this driver has committed a checkpoint of its own, the one that it restored may be the
-    # only intact one, with damaged ones before it in the row: nothing expires.
-    own = any(m.fencing_token == current_token for m in committed)
-    dropped = expired(committed, rule, used) if own else []
-
+    dropped = expired(committed, rule, used)
     kept = {m.path for m in committed if m not in dropped}
     left, there = ([] if left is None else left), {m.key for m in committed}
     # Whose manifest is still there expires again, or is kept by now. Of the others nothing names
@@ -117,20 +133,47 @@ def sweep(
     # deleted just before the store went away would stay.
     begun = [m for m in left if m.key not in there]
     left[:] = [*begun, *(m.model_copy(update={"files": {}}) for m in dropped)]
-    delete(bucket, dropped, kept)
     gone = {m.key for m in dropped}
+    for key in gone:
+        written.pop(key, None)
+    delete(bucket, dropped, kept)
     remaining = {name_of(key) for key, _ in readings if key not in gone}
     manifest.delete_metrics(
         bucket,
         # Checkpoints of later drivers are not known to this one.
         lambda name: name not in remaining and manifest.token_of(name) <= current_token,
     )
-    for folder in _orphans(bucket, current_token, kept, unreadable):
+    needed = {*kept, *used, *(m.path for m in written.values())}
+    for folder in _orphans(bucket, current_token, group, needed, unreadable):
         bucket.delete_folder(folder)
     # Last: one that can never be deleted keeps no other from it.
     delete(bucket, begun, kept)
     left.clear()
     return dropped
+
+
+def require_listed(
+    bucket: Bucket, committed: Iterable[Manifest], written: Collection[Manifest]
+) -> None:
+    """Make sure that a list of all checkpoints has what its reader itself has written.
+
+    Args:
+        bucket: The run's folder.
+        committed: The list.
+        written: Those that the reader has committed, or to which it has added metrics, and not
+            deleted since; with the added metrics alone.
+
+    Raises:
+        NotListedError: It lacks the newest of them, or all metrics that were added to one.
+    """
+    listed = {m.key: m for m in committed}
+    newest = max(written, key=lambda m: m.sort_key, default=None)
+    if newest is not None and newest.key not in listed:
+        raise not_listed(bucket, newest.key)
+    for m in written:
+        found = listed.get(m.key, m).metrics
+        if m.metrics and all(found.get(name) != value for name, value in m.metrics.items()):
+            raise not_listed(bucket, f"what is in {METRICS_FOLDER}/{m.name}/")
 
 
 def plan_pruning(bucket: Bucket, keep: int, needed_steps: Collection[int] = ()) -> Pruning:
@@ -210,14 +253,15 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _orphans(
-    bucket: Bucket, current_token: int, kept: set[str], kept_tokens: set[int]
+    bucket: Bucket, current_token: int, group: float, kept: set[str], kept_tokens: set[int]
 ) -> list[str]:
-    """Folders of former drivers that no manifest names: of one checkpoint, or of a whole driver.
+    """Folders that no manifest names, of former drivers and of the caller's former worker groups:
+    of one checkpoint, or of a whole driver.
 
     Checkpoints are in `checkpoints/<attempt>-<fencing token>/<checkpoint>/…`.
     """
     found: set[str] = set()
-    entries = bucket.list(CHECKPOINTS)
+    entries = bucket.list_begun(CHECKPOINTS)
     # What Ray's detector of hangs has written beside the checkpoints.
     kept = kept | {
         f"{one.key.partition(_HANGS)[0]}{_HANGS}" for one in entries if _HANGS in one.key
@@ -227,12 +271,20 @@ def _orphans(
         token = parts[1].rpartition("-")[2]
         if not (token.isascii() and token.isdigit()):  # int() refuses some digits of Unicode
             continue
-        if int(token) >= current_token or int(token) in kept_tokens:
+        if int(token) > current_token or int(token) in kept_tokens:
+            continue
+        own = int(token) == current_token
+        if own and not _is_of_former_group(parts[2], group):
             continue
         parent = "/".join(parts[:2])
         checkpoint = "/".join(parts[:3])
-        if not any(_overlap(parent, path) for path in kept):
+        if not own and not any(_overlap(parent, path) for path in kept):
             found.add(parent)
         elif len(parts) > 3 and not any(_overlap(checkpoint, path) for path in kept):
             found.add(checkpoint)
     return sorted(found)
+
+
+def _is_of_former_group(name: str, group: float) -> bool:
+    found = _NAME.fullmatch(name)
+    return found is not None and int(found["group"]) < group

@@ -272,6 +272,11 @@ def no_store(at: str) -> StorageError:
     )
 
 
+def no_name(root: str, what: str) -> ValueError:
+    """Of a name that no object can have: a retry would not help."""
+    return ValueError(f"no object of {root} can have such a name: {what}; use another one")
+
+
 def needs_tls(at: str) -> StorageError:
     """Of an http:// endpoint that speaks TLS."""
     return EndpointError(f"there is TLS at {at}; write https:// in storage.endpoint")

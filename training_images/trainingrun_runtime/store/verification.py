@@ -17,7 +17,7 @@ from typing import NamedTuple, ParamSpec
 from blake3 import blake3
 
 from .bucket import Bucket
-from .manifest import FOLDER, Manifest, read_all
+from .manifest import Manifest, listed, read_all
 from .storage_errors import AbsentError
 from .storage_retry import FIRST_WAIT_S
 
@@ -88,7 +88,7 @@ def newest_intact(
             time.sleep(PAUSES_S[search])  # a body that was cut off cannot be read either
             continue
         found, skipped = _newest(bucket, readings, step, deep, refused)
-        there = {entry.key for entry in bucket.list(FOLDER)} if found is None else None
+        there = {entry.key for entry in listed(bucket)} if found is None else None
         if there is None or there == {key for key, _ in readings}:
             # What is gone by now was deleted, as a run does that makes newer ones.
             return found, [one for one in skipped if not one.deleted]

@@ -16,7 +16,7 @@ from trainingrun_protocol.progress import MOST_TRIALS, SweepTable, TrialRow, Tri
 from trainingrun_protocol.wire import Metrics, Wire
 
 from ..store.bucket import Bucket
-from ..store.lease import Lease, document_key, fencing_tokens
+from ..store.lease import Lease, document_key, fencing_tokens, require_empty
 
 FOLDER = "sweep"
 """Where the records are, below the run's folder."""
@@ -115,10 +115,17 @@ def read(bucket: Bucket, before: float = math.inf) -> SweepRecord | None:
     One that cannot be read is passed over: trials that are done have their result in their own
     folder as well.
 
+    Args:
+        bucket: the run's folder.
+        before: a driver's own token; default: of a reader, who decides nothing.
+
     Raises:
-        StorageError: the store did not answer.
+        StorageError: the store did not answer; to a driver also where an empty list is no proof
+            that there is none.
     """
     known = fencing_tokens(bucket, FOLDER)
+    if not known and before < math.inf:  # else all trials would be drawn anew
+        require_empty(bucket, FOLDER, lambda: fencing_tokens(bucket, FOLDER))
     for token in sorted((token for token in known if token < before), reverse=True):
         try:
             return SweepRecord.model_validate_json(bucket.get(document_key(FOLDER, token)) or b"")

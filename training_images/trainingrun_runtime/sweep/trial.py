@@ -67,10 +67,6 @@ class TrialLease(Lease):
         found.renew(run.taken)
         return found
 
-    def held(self) -> bool:
-        """Whether the driver still holds the run; see `Lease.held`."""
-        return self.run.held()
-
     def require(self) -> None:
         """Raise unless the driver still holds the run; see `Lease.require`."""
         self.run.require()
@@ -172,7 +168,7 @@ def _drive(job: TrialJob) -> None:
         committed = retry(lambda: manifest.committed(bucket))
         source = contract.restore_from
         if source is not None and not committed:
-            retry(lambda: restore_source.find(source))
+            retry(lambda: restore_source.choose(bucket, source))
         attempt = Attempt(contract, lease, started, documents, committed, imports)
     except Superseded as error:
         log.error("%s", error)

@@ -56,6 +56,8 @@ def agree(
 
     Raises:
         NothingToRestore: on rank 0: `source` has none. On all ranks: too many were tried.
+        UnknownForm: a later version has written this rank's share. An older checkpoint is not
+            restored instead: the driver would delete this one later.
     """
     disk, in_pod = _temporary_folder(), ray.train.get_context().get_local_world_size()
     if ONE_MACHINE_ENV in os.environ:
@@ -80,7 +82,11 @@ def agree(
         former, session = manifest.world_size, manifest.session
         share = share_of(manifest.files, rank, world_size, former, session)
         part = share if shared == mine else share._replace(common=())
-        reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
+        try:
+            reason = retry(partial(fetched.fetch, part)) or _unreadable(fetched, part)
+        except BaseException:
+            fetched.close()
+            raise
         if reason is not None:
             ray.get(coordinator.refuse.remote(uri, reason))
         barrier()

@@ -367,7 +367,7 @@ def _path(worker: Worker, number: int) -> str:
 
 
 def _delete(worker: Worker, path: str) -> None:
-    """Delete what was uploaded of a checkpoint that is none; what is left a later driver sweeps."""
+    """Delete what was uploaded of a checkpoint that is none; what is left a later sweep deletes."""
     bucket = worker.bucket
     try:
         worker.storage_retry(lambda: bucket.delete_folder(bucket.key_of(path)))
