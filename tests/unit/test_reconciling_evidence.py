@@ -234,6 +234,18 @@ def test_a_head_that_vanishes_is_one_head_loss_and_its_workers_none(training: Ob
     assert counts(then(gone, 61, pods=replaced), 64) == {"headLosses": 1}
 
 
+def test_a_worker_that_was_lost_long_before_its_head_stays_a_loss_of_its_own(
+    training: Observed,
+) -> None:
+    """Its kubelet hangs: the pod is still there when the head is lost."""
+    stays = a_pod("worker-1", terminating_at=60, grace=30)
+    lost = then(training, 60, pods=(HEAD, stays, TWO))
+    assert counts(lost, 61) == {"preemptions": 1}
+    goes_on = then(lost, 61, pods=(HEAD, stays, TWO))
+    headless = then(goes_on, 360, pods=(stays, TWO))
+    assert counts(headless, 361) == {"preemptions": 1, "headLosses": 1}
+
+
 def test_a_head_on_a_lost_node_is_one_node_loss(training: Observed) -> None:
     silent = replace(
         training,

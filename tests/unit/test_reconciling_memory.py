@@ -70,6 +70,26 @@ def test_four_workers_out_of_memory_are_one_failure_in_any_order(
     assert status.attempts[-1].outcome == "Running"
 
 
+@pytest.mark.parametrize(
+    ("trained_until", "reason"),
+    [(45.0, LossReason.OUT_OF_MEMORY), (200.0, LossReason.APPLICATION_ERROR)],
+    ids=["the training has not gone on", "it trained for minutes since"],
+)
+def test_a_driver_that_ends_without_a_word_ended_of_a_lost_worker_unless_it_has_trained_since(
+    trained_until: float, reason: LossReason
+) -> None:
+    seen = in_this_order([("pod", "worker-1")], {"worker-1": 45.0}, True)
+    workers = [healthy("worker-9"), *(healthy(name) for name in WORKERS[1:])]
+    trains = a_progress(step_time=unix(trained_until), time=unix(205))
+    seen = then(replace(seen, pods=(a_head(), *workers), progress=trains), 210)
+    failed = replace(seen, ray_jobs=(a_ray_job(status="FAILED"),), progress_age_s=0.5)
+    ended = then(then(failed, 220), 300)
+    status = ended.run.status
+    assert status.attempts[0].reason is reason
+    errors = status.disruptions.application_errors
+    assert (errors, status.disruptions.out_of_memory) == (reason is LossReason.APPLICATION_ERROR, 1)
+
+
 def test_all_at_once_use_one_restart_and_no_more() -> None:
     ends = dict.fromkeys(WORKERS, 45.0)
     once = in_this_order(WITNESSES, ends, True, failures={"maxRestarts": 1})

@@ -232,6 +232,8 @@ def _unexplained(
     )
     if code == LEASE_LOST_EXIT_CODE or reason in INFRASTRUCTURE_REASONS:
         return AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message, facts=facts)
+    if not may_end(context, draft, attempt.number):  # it has trained since the last loss
+        return AttemptEnd("Failed", LossReason.APPLICATION_ERROR, message, facts=facts)
     causes = [known.reason for known in draft.bookkeeping.counted.values()]
     if without_memory := out_of_memory.end(draft):
         return without_memory

@@ -206,7 +206,8 @@ class Losses:
         self.events.append(RunEvent("Warning", EventReason(reason.value), message))
 
     def explain(self, pod: Object, reason: LossReason, by: str | None = None) -> None:
-        """Remember a pod whose end another loss explains; if it was counted, it no longer is.
+        """Remember a pod whose end another loss explains; if it was counted just now, it no longer
+        is.
 
         Args:
             pod: The pod.
@@ -217,6 +218,8 @@ class Losses:
         known = self._counted.get(key)
         if known and (known.collateral or known.forgiven):
             return
+        if known and not by and not self._is_new(known) and not self._is_recent(known):
+            return  # it was lost before: its pod only stayed, as where a kubelet hangs
         if known and by and not self._is_new(known):
             self.outlive(key, self._now - timedelta(seconds=NODE_SEEN_S))
             known = self._counted.get(key)
