@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -50,6 +50,11 @@ _SHORT_ARGS = Rule(
 )
 
 
+def _arguments() -> Any:
+    extra: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+    return Field(default_factory=list, max_length=100, json_schema_extra=extra)
+
+
 class ScriptSource(Model):
     """A user's own script, in a ConfigMap, in the image or in `training.code`."""
 
@@ -60,11 +65,7 @@ class ScriptSource(Model):
     path: str | None = Field(default=None, max_length=1024)
     """Path of the script: absolute in the image, or relative to the folder of `training.code`.
     Exactly one of configMap and path is set."""
-    args: list[Argument] = Field(
-        default_factory=list,
-        max_length=100,
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-    )
+    args: list[Argument] = _arguments()
     """Arguments of the script: `sys.argv[1:]`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -102,11 +103,7 @@ class Torchrun(Model):
     module: str | None = Field(default=None, max_length=253)
     """In place of a script a module, as with `torchrun -m`, in the image, in `code` or in
     `requirements`. Exactly one of script and module is set."""
-    args: list[Argument] = Field(
-        default_factory=list,
-        max_length=100,
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-    )
+    args: list[Argument] = _arguments()
     """Arguments of the module; those of a script are in script.args."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
