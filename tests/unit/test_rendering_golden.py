@@ -7,7 +7,17 @@ import yaml
 
 from support.goldens import GOLDEN, cases
 
-CASES = cases()
+LIKE_DIGITS = (
+    "accelerate", "combined", "deepspeed", "fsdp", "full-fine-tuning", "jax", "lightgbm",
+    "lightning", "linear", "loader", "lora", "sweep", "sweep-grid", "sweep-optuna", "tensorflow",
+    "transformers", "xgboost",
+)  # fmt: skip
+"""Samples that differ from another one in name, function, config, image and sizes alone."""
+CASES = {
+    name: found
+    for name, found in cases().items()
+    if name.removeprefix("sample-") not in LIKE_DIGITS
+}
 
 
 @pytest.mark.parametrize("name", CASES)
