@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support import checkpoints
 from trainingrun_protocol.contract import ContractParameter, ContractSweep
 from trainingrun_protocol.progress import (
     Failure,
@@ -22,7 +23,7 @@ from trainingrun_protocol.progress import (
 )
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.store.bucket import Bucket
-from trainingrun_runtime.store.lease import Lease, Superseded
+from trainingrun_runtime.store.lease import Lease, LossHistory, Superseded
 from trainingrun_runtime.store.reported_metrics import number_of
 from trainingrun_runtime.sweep import record, search, summary
 from trainingrun_runtime.sweep.record import Trial
@@ -132,6 +133,22 @@ def test_a_trial_is_held_as_long_as_its_driver_holds_the_run(tmp_path: Path):
     a_lease(bucket)
     with pytest.raises(Superseded):
         trial.require()
+
+
+@pytest.mark.parametrize(("saved", "losses"), [(12, 0), (11, 1)], ids=["the last", "an earlier"])
+def test_a_trial_whose_step_was_saved_after_its_lease_was_written_has_lost_none(
+    tmp_path: Path, saved: int, losses: int
+):
+    """As with a head that is drained."""
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    own = Bucket.open(bucket.uri(record.folder(7)))
+    trial = TrialLease.of(a_lease(bucket), own)
+    trial.history = LossHistory(unsaved=True, step=12)
+    trial.renew(1.0)
+    state = tmp_path / "state"
+    state.mkdir()
+    checkpoints.put(own, state, saved, 0)
+    assert TrialLease.of(a_lease(bucket), own).history.losses == losses
 
 
 def test_asha_stops_what_is_worse_than_most_others_were_after_as_many_steps():

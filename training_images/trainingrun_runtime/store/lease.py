@@ -72,16 +72,19 @@ class LossHistory(Wire):
     """Whether that driver has ended by itself: then it has written its own losses."""
 
     @classmethod
-    def of_next_driver(cls, written: Any) -> "LossHistory":
+    def of_next_driver(cls, written: Any, saved_step: int = -1) -> "LossHistory":
         """From the lease of the former driver, which has ended or is lost.
 
-        One that cannot be read counts as none.
+        Args:
+            written: The history in it; one that cannot be read counts as none.
+            saved_step: Of the newest checkpoint, which may be newer than that lease; -1: not known.
         """
         try:
             former = cls.model_validate(written or {})
         except ValidationError:
             return cls()
-        return cls(losses=former.losses + former.unsaved, trained=former.trained)
+        unsaved = former.unsaved and former.step > saved_step
+        return cls(losses=former.losses + unsaved, trained=former.trained)
 
     def seconds_between_losses(self, assumed: float, trained: float = 0.0) -> float:
         """Mean seconds of training between two losses.

@@ -54,6 +54,8 @@ class TrialLease(Lease):
         """
         run.require()
         former = lease.newest_document(bucket)
+        # A drained head has its trials save, and renews no lease of theirs after that.
+        saved = max((one.step for one in manifest.committed(bucket)), default=-1)
         found = cls(
             bucket=bucket,
             fencing_token=run.fencing_token,
@@ -61,7 +63,7 @@ class TrialLease(Lease):
             holder=run.holder,
             taken=run.taken,
             nonce=run.nonce,
-            history=LossHistory.of_next_driver(former.get("history")),
+            history=LossHistory.of_next_driver(former.get("history"), saved),
             run=run,
         )
         found.renew(run.taken)
