@@ -307,5 +307,5 @@ def test_a_driver_that_is_done_leaves_no_checkpoint_that_is_not_committed(tmp_pa
     driver.processes(uploaded(driver.bucket, 1, named(1, group=1)))
     uploaded(driver.bucket, 2, named(2, group=1))
     uploaded(driver.bucket, 3, "of-the-users-code")
-    driver.committer.sweep_at_end()
+    driver.committer.sweep(at_end=True)
     assert folders(driver) == ["of-the-users-code", named(1, 1)]

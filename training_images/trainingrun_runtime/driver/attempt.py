@@ -309,7 +309,7 @@ class Attempt:
             result, step = self._result()
             final = ray.get(coordinator.complete.remote(result, step))
             written = self._retry(lambda: run_result.write(self._lease, final))
-            self._committer.sweep_at_end()
+            self._committer.sweep(at_end=True)
             self._write_page(RunState.SUCCEEDED, result=written)
             self._write_final(
                 coordinator.succeeded.remote(written), lambda: self._documents.succeeded(written)

@@ -126,7 +126,7 @@ class Committer:
         ray.get(
             self._coordinator.committed.remote(upload, committed, self._bucket.uri(committed.path))
         )
-        self._sweep()
+        self.sweep()
 
     def _attach(self, late: LateMetrics) -> None:
         """Add metrics to the newest checkpoint of their step, which was committed before."""
@@ -135,7 +135,7 @@ class Committer:
         except Exception:
             log.exception("metrics of step %d were not added to its checkpoint", late.step)
         ray.get(self._coordinator.attached.remote(late))
-        self._sweep()
+        self.sweep()
 
     def _add(self, late: LateMetrics) -> None:
         # A superseded driver adds nothing: the new one may have made this step's checkpoint again.
@@ -230,36 +230,26 @@ class Committer:
             best_order=checkpoints.best_order,
         )
 
-    def sweep_at_end(self) -> None:
-        """Delete what no checkpoint needs, once the last one is committed and no rank is left."""
-        with self._sweeping:
-            self._sweep_of(math.inf)
-
-    def _sweep(self) -> None:
-        with self._sweeping:
-            self._sweep_of(None)
-
-    def _sweep_of(self, group: float | None) -> None:
-        """Delete, of this driver's uncommitted folders, those of worker groups before this one.
-
-        Args:
-            group: Its number; None: that which trains.
+    def sweep(self, *, at_end: bool = False) -> None:
+        """Delete what no checkpoint needs, of this driver's uncommitted folders those of worker
+        groups before the one that trains; `at_end` none trains any more.
         """
-        try:
-            # A superseded driver deletes nothing: the new one may be restoring it.
-            self._lease.require()
-            current, used = ray.get(self._coordinator.in_use.remote())
-            retention.sweep(
-                self._bucket,
-                self._lease.fencing_token,
-                self.checkpoints,
-                {self._bucket.key_of(path) for path in used},
-                self._left,
-                current if group is None else group,
-                self._written,
-            )
-        except Exception as error:  # the next sweep removes them
-            log.warning("old checkpoints were not removed: %s", error)
+        with self._sweeping:
+            try:
+                # A superseded driver deletes nothing: the new one may be restoring it.
+                self._lease.require()
+                group, used = ray.get(self._coordinator.in_use.remote())
+                retention.sweep(
+                    self._bucket,
+                    self._lease.fencing_token,
+                    self.checkpoints,
+                    {self._bucket.key_of(path) for path in used},
+                    self._left,
+                    math.inf if at_end else group,
+                    self._written,
+                )
+            except Exception as error:  # the next sweep removes them
+                log.warning("old checkpoints were not removed: %s", error)
 
 
 def digests(

@@ -137,7 +137,8 @@ class AttemptPolicy(FailurePolicy):
         if verdict.rule is not None and verdict.rule.backoff is not None:
             own_s = verdict.rule.backoff.seconds(self._restarts.without_checkpoint)
             wait_s = min(own_s, LONGEST_WAIT_OF_RULE_S)
-        if verdict.moves and failure.cause in _LOSSES:  # of which alone the operator is told
+        # Of a loss alone the operator is told.
+        if verdict.moves and failure.cause in _LOSSES and not self._on_one_machine:
             self._wait_for_another_pod(failure)
         time.sleep(wait_s)  # no worker runs that the controller would have to poll
         return FailureDecision.RETRY
@@ -196,7 +197,7 @@ class AttemptPolicy(FailurePolicy):
     def _wait_for_another_pod(self, failure: ClassifiedFailure) -> None:
         """Wait until the operator has deleted the failed rank's pod, or does not for long."""
         place = ray.get(self._coordinator.place_of.remote(failure.ranks))
-        if place is None or self._on_one_machine:
+        if place is None:
             return
         deadline = time.monotonic() + LONGEST_MOVE_S
         while place.ray_node not in nodes.dead_nodes() and time.monotonic() < deadline:
