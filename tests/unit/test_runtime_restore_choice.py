@@ -111,3 +111,24 @@ def test_a_checkpoint_of_a_later_version_is_neither_refused_nor_passed_over(
     with pytest.raises(UnknownForm, match="holds a 'newer', which this version of trainingrun"):
         restore.agree(**only_rank, source=None)
     assert only_rank["coordinator"].refused.remote() == {}
+
+
+def test_a_manifest_of_another_version_is_not_passed_over(
+    only_rank: dict[str, Any], tmp_path: Path
+) -> None:
+    """As after a rollback of the image: the run would begin at step 20, and delete step 40."""
+    files = tmp_path / "files"
+    files.mkdir()
+    torch.save({"objects": {}, "step": 20}, files / "session.pt")
+    own = only_rank["own"]
+    put(own, files, step=20, index=1, session=True)
+    later = own.get("manifests/000001-000001.json").replace(b'"version":2', b'"version":3')
+    own.put("manifests/000002-000001.json", later)
+    with pytest.raises(restore_source.NothingToRestore) as ended:
+        restore.agree(**only_rank, source=None)
+    said = "manifests/000002-000001.json cannot be read: it has version 3 of its format; go on with"
+    assert said in str(ended.value)
+    own.delete(["manifests/000002-000001.json"])
+    chosen = restore.agree(**only_rank, source=None)
+    assert chosen.fetched is not None
+    chosen.fetched.close()

@@ -77,11 +77,18 @@ class FileDigest:
     """
 
 
+class OtherVersion(str):
+    """What keeps a manifest from being read: it has another version of this format.
+
+    So its checkpoint is not damaged, unlike with any other reason.
+    """
+
+
 class Manifest(Wire):
     """A committed checkpoint."""
 
     version: Literal[2] = 2
-    """Of this format. Another one is not understood and its checkpoint is skipped."""
+    """Of this format. Another one is not understood, and no run begins at an older checkpoint."""
     path: CheckpointPath
     """The checkpoint's folder, relative to the run's; below `checkpoints/`."""
     step: int
@@ -242,9 +249,12 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
         try:
             manifest = Manifest.model_validate_json(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            found.append((entry.key, str(first["msg"])))
-            log.warning("%s cannot be read: %s", bucket.uri(entry.key), first["msg"])
+            first = error.errors(include_url=False)[0]
+            reason = str(first["msg"])
+            if first["type"] == "literal_error" and first["loc"] == ("version",):
+                reason = OtherVersion(f"it has version {first['input']!r:.20} of its format")
+            found.append((entry.key, reason))
+            log.warning("%s cannot be read: %s", bucket.uri(entry.key), reason)
             continue
         if manifest.key != entry.key:
             found.append((entry.key, f"it says that it is {manifest.key}"))

@@ -48,17 +48,29 @@ def choose(
         refused: As for `newest_intact`. Files are not read here, since the ranks do that.
 
     Raises:
-        NothingToRestore: There is none in either.
+        NothingToRestore: There is none in either, or another version of this project has written
+            the newest: after a rollback of the image the run would do its steps again, and delete
+            it later.
         StorageError: The store did not answer, or an empty list of the run's own folder is no
             proof that it has none, so it is unknown.
     """
     own, skipped = verification.newest_intact(bucket, deep=False, refused=refused)
     if own is None and not skipped:
         lease.require_empty(bucket, manifest.FOLDER, lambda: manifest.listed(bucket))
+    _require_known(bucket, skipped)
     if own is not None or wanted is None:
         return Chosen(own, False, skipped)
     found, more = find(wanted, refused)
     return Chosen(found, True, [*skipped, *more])
+
+
+def _require_known(bucket: Bucket, skipped: list[Skipped]) -> None:
+    for one in skipped:
+        if one.other_version:
+            raise NothingToRestore(
+                f"in {bucket.at()} {one.reason}; go on with the version of trainingrun that wrote "
+                "it, or delete it to begin at an older checkpoint"
+            )
 
 
 def folder(wanted: ContractRestore) -> Bucket:
@@ -91,11 +103,13 @@ def find(
         The checkpoint, and the newer ones that were skipped, newest first.
 
     Raises:
-        NothingToRestore: It has no intact one, or none of that step.
+        NothingToRestore: It has no intact one, or none of that step, or as for `choose`.
         StorageError: The store did not answer, so it is unknown.
     """
     bucket = folder(wanted)
     found, skipped = verification.newest_intact(bucket, wanted.step, False, refused)
+    if wanted.step is None:
+        _require_known(bucket, skipped)
     if found is not None:
         return found, skipped
     at = bucket.at()

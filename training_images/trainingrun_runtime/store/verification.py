@@ -17,7 +17,7 @@ from typing import NamedTuple, ParamSpec
 from blake3 import blake3
 
 from .bucket import Bucket
-from .manifest import Manifest, listed, read_all
+from .manifest import Manifest, OtherVersion, listed, read_all
 from .storage_errors import AbsentError
 from .storage_retry import FIRST_WAIT_S
 
@@ -59,6 +59,8 @@ class Skipped(NamedTuple):
     """Why, in a sentence."""
     deleted: bool = False
     """Whether it was intact as far as is known, and deleted in order meanwhile."""
+    other_version: bool = False
+    """Whether nothing else is wrong than that another version of this project has written it."""
 
 
 def newest_intact(
@@ -105,7 +107,8 @@ def _newest(
     skipped = []
     for key, found in reversed(readings):
         if isinstance(found, str):
-            skipped.append(Skipped(None, f"{key} cannot be read: {found}"))
+            reason, other = f"{key} cannot be read: {found}", isinstance(found, OtherVersion)
+            skipped.append(Skipped(None, reason, other_version=other))
             continue
         if step is not None and found.step != step:
             continue
