@@ -73,9 +73,7 @@ class Scenario:
         lost = steps_lost(steps)
         equal = weights(status) == self.reference()
         restarts = status.get("restarts", 0)
-        if lost > lost_at_most and self._died_at_the_end_of_a_step():
-            lost_at_most = SINCE_CHECKPOINT
-            self.notes.append(AT_THE_END_OF_A_STEP)
+        lost_at_most = self.may_lose(lost, lost_at_most)
         note = ", ".join([*self.notes, f"attempts {status.get('attempt')}"])
         self.rows.append(Row(what, seconds, target, lost, equal, restarts, note))
         assert gaps_in_numbers(steps) == [], "steps were skipped"
@@ -84,9 +82,14 @@ class Scenario:
         assert lost <= lost_at_most
         assert target is None or seconds <= PATIENCE * target
 
-    def _died_at_the_end_of_a_step(self) -> bool:
+    def may_lose(self, lost: int, at_most: int = 0) -> int:
+        """How many steps may have been done twice, as for `went_on`."""
         known = any(AT_THE_END_OF_A_STEP in row.note for row in self.rows)
-        return not known and any(AT_THE_END_OF_A_STEP in event for event in self.run.events())
+        told = any(AT_THE_END_OF_A_STEP in event for event in self.run.events())
+        if lost <= at_most or known or not told:
+            return at_most
+        self.notes.append(AT_THE_END_OF_A_STEP)
+        return SINCE_CHECKPOINT
 
 
 def weights(status: dict[str, Any]) -> str:

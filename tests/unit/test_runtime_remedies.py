@@ -34,6 +34,7 @@ from trainingrun_runtime.known_errors import remedies
 from trainingrun_runtime.known_errors.failure_causes import FailureCause, PeerLost, classify
 from trainingrun_runtime.known_errors.remedies import REMEDIES, Remedy
 from trainingrun_runtime.ray_internals import replaced_functions
+from trainingrun_runtime.ray_internals.training import WorkerHealthCheckFailedError
 from trainingrun_runtime.store.storage_errors import recognize
 from trainingrun_runtime.worker.training_function import FunctionError, load_training_function
 
@@ -550,3 +551,18 @@ def test_functions_of_the_old_session_name_their_replacement() -> None:
     finally:
         vars(ray.air.session).update(before)
         vars(ray.tune).update(of_tune)
+
+
+def test_the_end_of_a_rank_has_no_advice_on_the_addresses_of_the_training_code() -> None:
+    """Ray's own request to it is refused where its node is gone."""
+    for called in ("", "connect: "):
+        error = WorkerHealthCheckFailedError(
+            "A worker health check failed.",
+            failure=ray.exceptions.ActorUnavailableError(
+                f"RPC Error message: failed to connect to all addresses; last error: UNKNOWN: "
+                f"ipv4:10.0.0.1:4567: Failed to connect to remote host: {called}Connection "
+                "refused (111)",
+                None,
+            ),
+        )
+        assert remedies.find(error) is None

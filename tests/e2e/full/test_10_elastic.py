@@ -154,16 +154,19 @@ def test_spot_node_killed(scenario: Scenario):
         nodes.start_node(nodes.spot_node)
 
     lost, restarts = steps_lost(run.steps()), status.get("restarts", 0)
+    lost_at_most = scenario.may_lose(lost)
     row = Row(
-        "(v) 1 of 2: spot node docker kill", pause, TO_GO_ON_WITHOUT_NOTICE, lost, None, restarts
-    )
+        "(v) 1 of 2: spot node docker kill", pause, TO_GO_ON_WITHOUT_NOTICE, lost, None, restarts,
+        ", ".join(scenario.notes),
+    )  # fmt: skip
     scenario.rows.append(row)
     assert gaps_in_numbers(run.steps()) == []
-    assert lost == 0
+    assert lost <= lost_at_most
     assert (status["attempt"], restarts) == (1, 0)
     assert status["disruptions"]["nodeLosses"] == 1
     seen = Counter(sample for step in noted(run) for sample in step.samples)
-    assert seen == Counter(range(SAMPLES)), "a sample was seen twice or never"
+    assert set(seen) == set(range(SAMPLES)), "a sample was never seen"
+    assert sum(seen.values()) - SAMPLES <= 2 * BATCH * lost, "a sample was seen twice"
     assert pause <= PATIENCE * TO_GO_ON_WITHOUT_NOTICE
 
 

@@ -360,7 +360,8 @@ REMEDIES: dict[str, Remedy] = {
         "script has neither, see that a NetworkPolicy lets the workers reach one another",
     ),
     "connection-refused": Remedy(
-        r"Connection refused|ECONNREFUSED",
+        # Not as gRPC says it, of Ray's request to a rank whose node is gone.
+        r"(?<!remote host: )(?<!remote host: connect: )Connection refused|ECONNREFUSED",
         "use the name of a Service instead of localhost, which is the pod itself, and see that "
         "it runs: nothing listens at that address",
     ),
