@@ -357,6 +357,23 @@ SWEEP = {
 }
 
 
+def test_a_lost_worker_ends_no_sweep_by_a_rule() -> None:
+    """Its trial's driver ends the trial; the other trials lose nothing."""
+    swept = a_polled_run(sweep=SWEEP, failures={"rules": [rule("Fail", classes=["OutOfMemory"])]})
+    plan = reconcile(replace(swept, pods=(HEAD, a_pod("worker-1", **OOM), TWO)), 70)
+    assert condition(plan, "Failed").status == "False"
+    assert plan.status.disruptions.out_of_memory == 1
+    seen = then(replace(swept, pods=(HEAD, a_pod("worker-1", **OOM), TWO)), 70)
+    assert condition(reconcile(seen, 600), "Failed").status == "False"
+
+
+def test_a_lost_head_ends_a_sweep_by_a_rule() -> None:
+    swept = a_polled_run(sweep=SWEEP, failures={"rules": [rule("Fail", classes=["HeadLost"])]})
+    plan = reconcile(replace(swept, pods=(ONE, TWO)), 70)
+    ends = condition(reconcile(then(replace(swept, pods=(ONE, TWO)), 70), 600), "Failed")
+    assert "FailedByRule" in (condition(plan, "Failed").reason, ends.reason)
+
+
 @pytest.mark.parametrize("errors", [3, 4])
 @pytest.mark.parametrize(
     "failures",

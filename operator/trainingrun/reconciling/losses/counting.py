@@ -530,11 +530,15 @@ class Losses:
         if rule is not None and rule.then == "RestartOnDemand":
             self._on_demand = capacity.by_rule(self._rules.index(rule) + 1, message)
         ends = rule is not None and rule.then == "Fail"
+        # Of a worker in a sweep: its trial's driver ends that trial by the same rule.
+        undecided = ends and (
+            self._context.run.spec.sweep is None or reason is LossReason.HEAD_LOST
+        )
         return {
             "facts": facts,
             "rule": rule.key if rule and not ends else None,
             "rule_pays": rule is not None and rule.has_own_budget,
-            "undecided": ends,
+            "undecided": undecided,
         }
 
     def _is_new(self, known: CountedDisruption | None) -> bool:
