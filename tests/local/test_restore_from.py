@@ -264,6 +264,6 @@ def test_a_step_that_is_missing_fails_in_a_sentence_before_any_worker_starts(
     ended = run.progress()
     assert (ended.state, ended.world_size) == (RunState.FAILED, 0)
     assert ended.failure is not None
-    assert ended.failure.kind == "Application"
+    assert (ended.failure.kind, ended.failure.retry) == ("Application", "UnlessRepeated")
     assert ended.failure.message.startswith("storage.restoreFrom.step is 7, and file://")
     assert "choose one of them" in ended.failure.message

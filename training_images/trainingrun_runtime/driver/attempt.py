@@ -70,7 +70,9 @@ def failure_of(error: BaseException) -> Failure:
     """The failure for an error that was not raised by training code."""
     if isinstance(error, script.ArgumentsRefused):
         return Failure(kind="Application", message=str(error), retry="Never")
-    if isinstance(error, NothingToRestore | user_code.CodeError | user_code.Uninstallable):
+    if isinstance(error, NothingToRestore):
+        return Failure(kind="Application", message=str(error), retry="UnlessRepeated")
+    if isinstance(error, user_code.CodeError | user_code.Uninstallable):
         return Failure(kind="Application", message=str(error))
     if isinstance(error, user_code.IndexSilent):
         return Failure(kind="Infrastructure", message=str(error))

@@ -20,7 +20,7 @@ SHOWN_STEPS = 10
 """Steps that a sentence names, the newest."""
 
 
-class NothingToRestore(Exception):
+class NothingToRestore(LookupError):
     """`storage.restoreFrom` names no intact checkpoint. The text is one sentence for the user."""
 
 
