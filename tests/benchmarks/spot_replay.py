@@ -51,10 +51,8 @@ from trainingrun.controller.operator import Operator  # noqa: E402
 from trainingrun.controller.settings import Settings  # noqa: E402
 from trainingrun.reconciling.model import ReconcileSettings  # noqa: E402
 
-TRACES = Path(__file__).parent / "traces"
 SCALED = ("poll_s", "lease_stale_s", "head_silent_s", "terminating_late_s")
 """The operator's settings that decide how long a recovery takes."""
-DAY_S = 86400.0
 
 
 class Event(NamedTuple):
@@ -170,23 +168,6 @@ def replayed_events(
         for _ in range(len(alive) - instances):
             events.append(Event(at - begin, alive.pop(draw.randrange(len(alive))), False))
     return events, trace[-1][0] - begin
-
-
-def modelled_day(seed: int, nodes: int = 4, losses: int = 33) -> list[tuple[float, int]]:
-    """A trace of a model: so many losses of single nodes at uniformly random times of a day, each
-    node replaced after 60 to 240 s. The seed decides all of it.
-    """
-    draw = random.Random(seed)
-    changes: list[tuple[int, int]] = []
-    for _ in range(losses):
-        lost = draw.randrange(600, int(DAY_S) - 600)
-        changes += [(lost, -1), (lost + draw.randrange(60, 241), 1)]
-    trace, instances = {0.0: nodes}, nodes
-    for at, change in sorted(changes):
-        instances += change
-        trace[float(at)] = instances
-    trace[DAY_S] = instances
-    return sorted(trace.items())
 
 
 # What others make of it

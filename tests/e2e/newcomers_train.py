@@ -5,7 +5,6 @@ import os
 import pathlib
 import tempfile
 import time
-import urllib.request
 
 import ray
 import ray.train
@@ -26,10 +25,6 @@ class Large(torch.utils.data.Dataset):
         return torch.ones(75_000_000)  # 300 MB
 
 
-def connection_refused():
-    urllib.request.urlopen("http://127.0.0.1:9/labels.csv")
-
-
 def shared_memory_too_small():
     list(torch.utils.data.DataLoader(Large(), num_workers=1))
 
@@ -44,76 +39,11 @@ def killed_for_memory():
         held.append(b"x" * 50_000_000)
 
 
-def no_gpu():
-    torch.zeros(1).to("cuda")
-
-
-def removed_api():
-    ray.train.report({"loss": 1.0}, checkpoint=Checkpoint.from_dict({"weights": 1}))
-
-
-def backward(model):
-    model(torch.ones(1, 1)).sum().backward()
-
-
-def report_by_rank_0_alone():
-    model = prepare_model(torch.nn.Linear(1, 1))
-    for step in range(3):
-        backward(model)
-        if ray.train.get_context().get_world_rank() == 0:
-            ray.train.report({"step": step})
-
-
-def uneven_steps():
-    model = prepare_model(torch.nn.Linear(1, 1))
-    for _ in range(3 + ray.train.get_context().get_world_rank()):
-        backward(model)
-
-
 def slow_rank():
     model = prepare_model(torch.nn.Linear(1, 1))
     for _ in Session(model=model).steps(100_000):
         time.sleep(0.5 if ray.train.get_context().get_world_rank() == 1 else 0.05)
-        backward(model)
-
-
-def cuda_out_of_memory():
-    raise torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.74 GiB "
-        "of which 13.30 GiB is free. Process 7 has 1.43 GiB memory in use. Of the allocated memory "
-        "1.00 GiB is allocated by PyTorch, and 8.00 MiB is reserved by PyTorch but unallocated."
-    )
-
-
-def nccl_finds_a_gpu_twice():
-    raise torch.distributed.DistBackendError(
-        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, invalid usage (run with "
-        "NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually "
-        "reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and "
-        "rank 0 both on CUDA device 35000"
-    )
-
-
-def nccl_system_error():
-    raise torch.distributed.DistBackendError(
-        "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error "
-        "(run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\nncclSystemError: System call "
-        "(e.g. socket, malloc) or external library call failed or device error."
-    )
-
-
-def trainer_restore():
-    TorchTrainer.restore("s3://runs/former").fit()
-
-
-def resume_from_checkpoint():
-    TorchTrainer(train, resume_from_checkpoint=Checkpoint("/former")).fit()
-
-
-def transformers_trainer():
-    from ray.train.huggingface import TransformersTrainer
-
-    TransformersTrainer()
+        model(torch.ones(1, 1)).sum().backward()
 
 
 def report_epochs(config):
@@ -142,23 +72,8 @@ def reads_its_result():
     assert list(result.metrics_dataframe["epoch"])[-1] == 2
 
 
-CASES = (
-    connection_refused,
-    shared_memory_too_small,
-    object_store_full,
-    killed_for_memory,
-    no_gpu,
-    removed_api,
-    report_by_rank_0_alone,
-    uneven_steps,
-    slow_rank,
-    cuda_out_of_memory,
-    nccl_finds_a_gpu_twice,
-    nccl_system_error,
-)
+CASES = (shared_memory_too_small, object_store_full, killed_for_memory, slow_rank)
 """Done on each rank."""
-OF_THE_SCRIPT = (trainer_restore, resume_from_checkpoint, transformers_trainer, reads_its_result)
-"""Done in the script itself."""
 
 
 def train(config):
@@ -167,8 +82,7 @@ def train(config):
 
 config = json.loads(os.environ["TRAININGRUN_CONFIG"])
 scaling = ScalingConfig(num_workers=config["workers"])
-of_the_script = next((case for case in OF_THE_SCRIPT if case.__name__ == config["case"]), None)
-if of_the_script is not None:
-    of_the_script()
+if config["case"] == "reads_its_result":
+    reads_its_result()
 else:
     TorchTrainer(train, train_loop_config=config, scaling_config=scaling).fit()

@@ -47,12 +47,6 @@ def test_absence_is_an_answer(bucket: Bucket) -> None:
     bucket.delete_folder("nowhere")
 
 
-def test_only_the_first_create_succeeds(bucket: Bucket) -> None:
-    assert bucket.create("lease/1", b"mine")
-    assert not bucket.create("lease/1", b"yours")
-    assert bucket.get("lease/1") == b"mine"
-
-
 def test_a_create_whose_answer_was_lost_may_be_repeated(bucket: Bucket) -> None:
     assert bucket.create("lease/1", b"mine")
     assert bucket.create("lease/1", b"mine")
@@ -147,11 +141,6 @@ def test_a_bucket_travels_without_credentials(bucket: Bucket) -> None:
     packed = pickle.dumps(bucket)
     assert SECRET_KEY.encode() not in packed
     assert pickle.loads(packed).get("x") == b"1"
-
-
-def test_check_passes_and_leaves_nothing(bucket: Bucket) -> None:
-    check(bucket)
-    assert bucket.list() == []
 
 
 def _refusal(uri: str, endpoint: str | None = None) -> str:

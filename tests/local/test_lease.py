@@ -13,16 +13,6 @@ from trainingrun_runtime.store.loss_documents import LossDocument
 from trainingrun_runtime.store.storage_retry import StorageRetry
 
 
-def test_each_taker_gets_the_next_fencing_token_and_the_last_one_holds(bucket: Bucket) -> None:
-    first = Lease.take(bucket, 1, "pod-a", 100)
-    first.require()
-    second = Lease.take(bucket, 1, "pod-b", 101)
-    assert (first.fencing_token, second.fencing_token) == (1, 2)
-    second.require()
-    with pytest.raises(Superseded, match="driver 2 holds the run; this is driver 1"):
-        first.require()
-
-
 def test_takers_at_once_get_different_fencing_tokens(bucket: Bucket) -> None:
     takers = 6
     together = threading.Barrier(takers)

@@ -1,6 +1,6 @@
 """What a run needs of its store, driven on a real server of each kind.
 
-`make test` has four of them, `make test-stores` all.
+`make test` has five of them, `make test-stores` all.
 """
 
 import re

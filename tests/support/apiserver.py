@@ -7,6 +7,7 @@ import base64
 import contextlib
 import itertools
 import json
+import os
 import re
 import secrets
 import ssl
@@ -208,6 +209,9 @@ def running_apiserver(**flags: object) -> Iterator[ApiServer]:
                     if attempt == 3:
                         raise
                     continue
+                version = server.request("GET", "/version")["gitVersion"]
+                wanted = os.environ.get("KUBERNETES_VERSION")
+                assert not wanted or version == f"v{wanted}", f"not {wanted}, but {version} runs"
                 yield server
                 return
 

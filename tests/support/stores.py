@@ -358,5 +358,5 @@ FAULTS = {
 }
 """By server: what `check` refuses it with. Those without one hold the contract."""
 
-QUICK = ("versitygw", "moto", "claim, on a local folder", "local folder")
+QUICK = ("versitygw", "moto", "Azurite, account key", "claim, on a local folder", "local folder")
 """Those of `make test`."""

@@ -81,32 +81,6 @@ def test_a_file_counts_only_if_each_of_its_tests_has_run(
     assert compatibility.tests_passed(["test_it.py"]) == {"test_it.py": passed}
 
 
-def test_a_pytest_that_ends_in_between_says_nothing_about_a_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "test_it.py").write_text("def test_a(): raise KeyboardInterrupt")
-    (tmp_path / "pytest.ini").touch()
-    monkeypatch.setattr(compatibility, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match="ended with 2"):
-        compatibility.tests_passed(["test_it.py"])
-
-
-def test_the_row_names_what_was_left_out_and_what_has_failed() -> None:
-    files = compatibility.test_files(ROOT / "tests" / "kuberay")
-    assert compatibility.summary(dict.fromkeys(files, 3)) == (
-        "tried",
-        f"{3 * len(files)} tests of `tests/kuberay`, {len(files)} of {len(files)} files",
-    )
-    chart = compatibility.test_files(ROOT / "tests" / "chart")
-    status, text = compatibility.summary(dict.fromkeys(chart[1:], 1))
-    assert status == "tried"
-    assert text.endswith(f"{len(chart) - 1} of {len(chart)} files; without `{Path(chart[0]).stem}`")
-    assert compatibility.summary({chart[0]: 0, chart[1]: 4}) == (
-        "failed",
-        f"not passed: `{Path(chart[0]).stem}`",
-    )
-
-
 def test_a_version_that_is_tried_again_keeps_its_place() -> None:
     row = ("1.30.14", "tried", "1 test", "`make`", "today")
     new = merged(PAGE, "Kubernetes", [row])

@@ -3,14 +3,12 @@
 import pytest
 
 from e2e.report import (
-    Row,
     Step,
     gaps_in_numbers,
     normal_step_seconds,
     read_journals,
     seconds_without_training,
     steps_lost,
-    table,
 )
 
 
@@ -76,19 +74,3 @@ def test_training_that_never_came_back_is_no_short_pause():
 def test_steps_that_were_skipped_are_named():
     assert gaps_in_numbers(steps((1, 1), (2, 2), (3, 5))) == [3, 4]
     assert gaps_in_numbers(RESUMED) == []
-
-
-def test_the_table_says_what_was_missed():
-    lines = table(
-        [
-            Row("head pod force-deleted", 31.26, 30, 7, True, 0),
-            Row("undisturbed", weights_equal=False),
-        ]
-    ).splitlines()
-    assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
-        "head pod force-deleted", "31.3", "<= 30", "7", "yes", "0", "",
-    ]  # fmt: skip
-    assert [cell.strip() for cell in lines[3].split("|")[1:-1]] == [
-        "undisturbed", "-", "-", "-", "NO", "-", "",
-    ]  # fmt: skip
-    assert len({len(line) for line in lines}) == 1

@@ -31,7 +31,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from trainingrun_runtime.known_errors import remedies
-from trainingrun_runtime.known_errors.failure_causes import FailureCause, PeerLost, classify
+from trainingrun_runtime.known_errors.failure_causes import (
+    FailureCause,
+    PeerLost,
+    classify,
+    is_collective_error,
+)
 from trainingrun_runtime.known_errors.remedies import REMEDIES, Remedy
 from trainingrun_runtime.ray_internals import replaced_functions
 from trainingrun_runtime.ray_internals.training import WorkerHealthCheckFailedError
@@ -290,6 +295,12 @@ def unexpected(owner: str, argument: str) -> TypeError:
     return TypeError(text)
 
 
+A_GPU_OF_TWO_RANKS = torch.distributed.DistBackendError(
+    "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, invalid usage (run with "
+    "NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually reflects "
+    "invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both "
+    "on CUDA device 35000"
+)
 TEXTS: list[tuple[str, BaseException]] = [
     (
         "cuda-out-of-memory",
@@ -331,6 +342,7 @@ TEXTS: list[tuple[str, BaseException]] = [
         RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
     ),
     ("invalid-device", RuntimeError("CUDA error: invalid device ordinal")),
+    ("invalid-device", A_GPU_OF_TWO_RANKS),
     ("device-assert", RuntimeError("CUDA error: device-side assert triggered")),
     (
         "other-gpu",
@@ -531,6 +543,11 @@ def test_a_lost_peer_s_message_says_what_to_do() -> None:
     failure = classify(WorkerGroupError("failed", {0: PeerLost(remedies.explained(error))}))
     assert failure.cause is FailureCause.WORKER_LOST
     assert "set NCCL_DEBUG: INFO in training.env" in failure.message
+
+
+def test_a_gpu_that_two_ranks_use_is_no_lost_peer() -> None:
+    """Each start would meet it again."""
+    assert not is_collective_error(A_GPU_OF_TWO_RANKS)
 
 
 def test_functions_of_the_old_session_name_their_replacement() -> None:

@@ -1,6 +1,7 @@
-"""What newcomers meet, done for real in pods: the status says what is wrong and what to do.
+"""What newcomers meet in pods, done for real: the status says what is wrong and what to do.
 
-The runs come one after the other: some of them fill the memory of their pod.
+What needs no pod is in tests/local/test_newcomers.py. The runs come one after the other: some of
+them fill the memory of their pod.
 """
 
 import re
@@ -31,9 +32,7 @@ class Case:
     env: dict[str, str] = field(default_factory=dict)
 
 
-TWO: dict[str, Any] = {"count": 2}
 CASES = {
-    "connection_refused": Case(r"Connection refused.*; use the name of a Service"),
     "shared_memory_too_small": Case(
         r"raise workers\.resources\.sharedMemory, or lower num_workers",
         workers={"resources": {"cpu": "1", "memory": "2Gi", "sharedMemory": "160Mi"}},
@@ -47,40 +46,11 @@ CASES = {
         r"raise workers\.resources\.memory, or make the batch smaller and accumulate gradients",
         workers={"resources": {"cpu": "1", "memory": "1Gi"}},
     ),
-    "no_gpu": Case(r"set workers\.accelerator of the TrainingRun and use an image with CUDA"),
-    "removed_api": Case(r"pass Checkpoint\.from_directory\(folder\) to ray\.train\.report"),
-    "cuda_out_of_memory": Case(
-        r"CUDA out of memory\. Tried to allocate 20\.00 GiB.*; make the batch smaller and "
-        r"accumulate gradients over several"
-    ),
-    "nccl_finds_a_gpu_twice": Case(r"NCCL error in.*; use ray\.train\.torch\.get_device"),
-    # The loss of another rank causes such errors, too: the worker group is replaced.
-    "nccl_system_error": Case(
-        r"NCCL error in.*; set NCCL_DEBUG: INFO in training\.env to see its cause", ends=None
-    ),
-    "trainer_restore": Case(
-        r"take it out: the run's newest checkpoint is ray\.train\.get_checkpoint\(\) in the "
-        r"training function, and storage\.restoreFrom of the TrainingRun"
-    ),
-    "resume_from_checkpoint": Case(
-        r"take it out: the run's newest checkpoint is ray\.train\.get_checkpoint\(\)"
-    ),
-    "transformers_trainer": Case(r"use TorchTrainer, with transformers\.Trainer in its function"),
     "reads_its_result": Case(r"The training is done", ends="Succeeded"),
-    "report_by_rank_0_alone": Case(
-        r"rank 0 waits in ray\.train\.report .* for rank 1, which is at .*call it on every rank",
-        ends=None,
-        workers=TWO,
-    ),
-    "uneven_steps": Case(
-        r"rank 0 returned .* and not rank 1, which is at .*every rank must do the same steps",
-        ends=None,
-        workers=TWO,
-    ),
     "slow_rank": Case(
         r"rank 1 on node \S+ is slow: .* times the others' median",
         ends=None,
-        workers=TWO,
+        workers={"count": 2},
     ),
     "no_gpu_in_the_cluster": Case(
         r"no node has enough .*nvidia\.com/gpu",
