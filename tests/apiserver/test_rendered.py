@@ -8,12 +8,10 @@ import pytest
 import yaml
 
 from support.apiserver import ApiError, ApiServer
-from support.goldens import BATCH_INFERENCE, GOLDEN, SAMPLES, a_run, rendered
+from support.goldens import BATCH_INFERENCE, CASES, SAMPLES, a_run, rendered
 from support.operators import PlaysKubeRay, eventually, running
 from support.operators import a_run as unparsed_run
 from trainingrun.api.pods_spec import RAY_CONTAINERS
-
-FILES = sorted(GOLDEN.glob("*.yaml"))
 
 
 def in_namespace(manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
@@ -33,15 +31,15 @@ def templates(ray_job: dict[str, Any]) -> list[dict[str, Any]]:
     return [cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"][0]["template"]]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_golden_manifests_are_accepted(apiserver: ApiServer, namespace: str, file: Path):
-    for manifest in yaml.safe_load_all(file.read_text()):
+@pytest.mark.parametrize("name", CASES)
+def test_golden_manifests_are_accepted(apiserver: ApiServer, namespace: str, name: str):
+    for manifest in CASES[name]:
         apiserver.apply(in_namespace(manifest, namespace), dry_run=True)
 
 
 @pytest.fixture(scope="module")
 def research(apiserver: ApiServer) -> None:
-    """The PriorityClass that the platforms' golden files name."""
+    """The PriorityClass that the platforms' cases name."""
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 100}
     apiserver.apply({**priority, "metadata": {"name": "research"}})
 
@@ -64,12 +62,11 @@ def restricted(apiserver: ApiServer, namespace: str) -> str:
 
 
 @pytest.mark.usefixtures("research")
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("name", CASES)
 def test_pods_are_accepted_under_the_restricted_standard(
-    apiserver: ApiServer, restricted: str, file: Path
+    apiserver: ApiServer, restricted: str, name: str
 ):
-    ray_job = list(yaml.safe_load_all(file.read_text()))[-1]
-    for template in templates(ray_job):
+    for template in templates(CASES[name][-1]):
         apiserver.create(as_pod(template, restricted), dry_run=True)
 
 

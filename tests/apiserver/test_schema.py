@@ -179,5 +179,5 @@ def test_the_short_name_and_the_category_are_served(apiserver: ApiServer):
 
 
 def test_the_generated_file_can_be_applied(apiserver: ApiServer):
-    file = Path(__file__).parents[2] / "manifests" / "crd" / "trainingruns.yaml"
-    apiserver.install_crd(file.read_text())
+    folder = Path(__file__).parents[2] / "charts/trainingrun-operator/files/crds"
+    apiserver.install_crd((folder / "trainingruns.yaml").read_text())

@@ -33,7 +33,8 @@ def test_the_manifest_brings_its_namespace_first_and_nothing_of_helm():
 
 def test_the_crd_by_itself_has_the_version_that_the_charts_has():
     """By which `doctor` tells whether it fits the operator."""
-    alone = yaml.load((ROOT / "manifests/crd/trainingruns.yaml").read_text(), yaml.CSafeLoader)
+    file = ROOT / "charts/trainingrun-operator/files/crds/trainingruns.yaml"
+    alone = yaml.load(file.read_text(), yaml.CSafeLoader)
     installed = next(
         found
         for found in yaml.load_all(INSTALL.read_text(), yaml.CSafeLoader)

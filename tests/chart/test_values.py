@@ -200,5 +200,15 @@ def test_the_crd_can_be_left_to_others_and_outlives_the_chart(render):
 
     assert crds("crds.enabled=false") == []
     keep = "helm.sh/resource-policy"
-    assert crds()[0]["metadata"]["annotations"][keep] == "keep"
-    assert keep not in crds("crds.keep=false")[0]["metadata"].get("annotations", {})
+    assert [crd["metadata"]["annotations"] for crd in crds()] == [{keep: "keep"}] * 3
+    for crd in crds("crds.keep=false"):
+        assert keep not in crd["metadata"].get("annotations", {})
+
+
+def test_each_crd_has_the_charts_labels(render):
+    """Which the template puts in the place of the file's own, if it finds these."""
+    objects = render('commonLabels={"team": "ml"}')
+    (labels,) = (one["metadata"]["labels"] for one in objects if one["kind"] == "ServiceAccount")
+    crds = [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+    assert labels["team"] == "ml"
+    assert [crd["metadata"]["labels"] for crd in crds] == [labels] * 3

@@ -1,19 +1,18 @@
 """KubeRay's own operator makes the pods of what is rendered: on an API server without kubelets."""
 
+import copy
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from support.apiserver import ApiServer
-from support.goldens import GOLDEN
+from support.goldens import CASES
 from support.neighbors import running_kuberay
 from support.operators import RAY_API
 
-FILES = sorted(GOLDEN.glob("*.yaml"))
 PATIENCE_S = 120
 
 
@@ -31,11 +30,11 @@ def items(apiserver: ApiServer, path: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("name", CASES)
 def test_it_makes_every_pod_of_an_attempt_with_what_its_template_says(
-    apiserver: ApiServer, namespace: str, operator_log: Path, file: Path
+    apiserver: ApiServer, namespace: str, operator_log: Path, name: str
 ):
-    manifests = list(yaml.safe_load_all(file.read_text()))
+    manifests = copy.deepcopy(CASES[name])
     for manifest in manifests:
         manifest["metadata"]["namespace"] = namespace
         apiserver.apply(manifest)

@@ -1,8 +1,7 @@
 """Writes what is made from the models: `python -m trainingrun.api.generate [--check]`.
 
-The files are the CRDs in manifests/crd, the chart's copies of them, docs/api.md and
-docs/conditions.md, below the current folder. With --check nothing is written, and a file that
-differs ends it with code 1.
+The files are the chart's CRDs, docs/api.md and docs/conditions.md, below the current folder. With
+--check nothing is written, and a file that differs ends it with code 1.
 """
 
 import json
@@ -26,43 +25,19 @@ _NOTE = "# Generated from operator/trainingrun/api by `make generate`; do not ed
 
 def generated() -> Mapping[Path, str]:
     """Every generated file, by its path in the repository."""
-    # As in the chart's copies: `doctor` tells by it whether CRD and operator fit.
+    # The chart puts its own labels there. `doctor` tells by this one whether CRD and operator fit.
     labels = {"labels": {"app.kubernetes.io/version": metadata.version("trainingrun")}}
     crds = dict[Path, str]()
-    for plain, template in (
-        (crd(), "crd.yaml"),
-        *((one, f"crd-{one['spec']['names']['plural']}.yaml") for one in defaults_crds()),
-    ):
+    for plain in (crd(), *defaults_crds()):
         labeled = {**plain, "metadata": {**plain["metadata"], **labels}}
-        file = Path(f"manifests/crd/{plain['spec']['names']['plural']}.yaml")
-        crds[file] = _NOTE + _yaml(labeled)
-        crds[Path("charts/trainingrun-operator/templates") / template] = _NOTE + _template(plain)
+        file = f"charts/trainingrun-operator/files/crds/{plain['spec']['names']['plural']}.yaml"
+        text = yaml.safe_dump(labeled, sort_keys=False, width=100, allow_unicode=True)
+        crds[Path(file)] = _NOTE + text
     return {
         **crds,
         Path("docs/api.md"): _reference(),
         Path("docs/conditions.md"): "\n".join(_conditions()) + "\n",
     }
-
-
-def _yaml(schema: Schema) -> str:
-    return yaml.safe_dump(schema, sort_keys=False, width=100, allow_unicode=True)
-
-
-def _template(schema: Schema) -> str:
-    """The CRD as a template, with values crds.enabled and crds.keep, and the chart's labels."""
-    keep = (
-        '  labels: {{- include "trainingrun.labels" . | nindent 4 }}\n'
-        "{{- if .Values.crds.keep }}\n"
-        "  annotations:\n"
-        "    helm.sh/resource-policy: keep\n"
-        "{{- end }}\n"
-    )
-    text = _yaml(schema)
-    if "{{" in text:
-        raise ValueError("Helm would read {{ in a description as a template; write it otherwise")
-    head, name, rest = text.partition(f"  name: {schema['metadata']['name']}\n")
-    # {{- eats the line's end before it, so each stands at the end of what it follows.
-    return "{{- if .Values.crds.enabled }}\n" + head + name + keep + rest + "{{- end }}\n"
 
 
 _HEAD = f"""# {KIND} ({API_VERSION})

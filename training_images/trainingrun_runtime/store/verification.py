@@ -107,8 +107,8 @@ def _newest(
     skipped = []
     for key, found in reversed(readings):
         if isinstance(found, str):
-            reason, other = f"{key} cannot be read: {found}", isinstance(found, OtherVersion)
-            skipped.append(Skipped(None, reason, other_version=other))
+            other = isinstance(found, OtherVersion)
+            skipped.append(Skipped(None, f"{key} cannot be read: {found}", other_version=other))
             continue
         if step is not None and found.step != step:
             continue
