@@ -54,6 +54,19 @@ def test_a_ray_job_of_no_queue_that_is_suspended_is_said_with_both_ways_out() ->
     assert "kubectl patch rayjob digits-1 -n team-a" in said
 
 
+def test_a_queue_that_gives_the_run_to_another_cluster_is_said_at_once() -> None:
+    """Kueue's webhook has set the field; the RayJob would wait here without end."""
+    job = a_ray_job()
+    job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    plan = reconcile(then(Observed(a_run()), 0, ray_jobs=(job,)))
+    stalled = condition(plan, "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "ManagedElsewhere")
+    assert stalled.message.startswith("RayJob digits-1 is managed by kueue.x-k8s.io/multikueue, so")
+    job["spec"]["managedBy"] = "ray.io/kuberay-operator"
+    plan = reconcile(then(Observed(a_run()), 0, ray_jobs=(job,)))
+    assert condition(plan, "Stalled").status == "False"
+
+
 def test_the_wait_is_over_once_kueue_has_admitted_the_run(queued: Observed) -> None:
     waiting = then(replace(queued, queue_wait=NO_QUOTA))
     admitted = replace(waiting, queue_wait=None, ray_jobs=(a_ray_job(),), pods=pods(2))

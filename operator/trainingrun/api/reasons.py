@@ -31,6 +31,7 @@ class ConditionReason(StrEnum):
     QUEUED = "Queued"
     KUBERAY_MISSING = "KubeRayMissing"
     KUBERAY_TOO_OLD = "KubeRayTooOld"
+    MANAGED_ELSEWHERE = "ManagedElsewhere"
     KUBERAY_SILENT = "KubeRaySilent"
     KUBERAY_GAVE_UP = "KubeRayGaveUp"
     NAME_TAKEN = "NameTaken"
@@ -429,6 +430,12 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             ConditionReason.KUBERAY_TOO_OLD,
             "The RayJob resource has no submissionMode HTTPMode.",
             "Upgrade KubeRay and its CRDs to 1.6 or later.",
+        ),
+        (
+            ConditionReason.MANAGED_ELSEWHERE,
+            "The RayJob's `spec.managedBy` names another controller than KubeRay's, as of a queue "
+            "that MultiKueue dispatches to other clusters: KubeRay here leaves it alone.",
+            "Delete the run, and create it with a queue that admits in this cluster.",
         ),
         (
             ConditionReason.IMAGE_CANNOT_BE_PULLED,

@@ -198,7 +198,7 @@ FIELDS: Mapping[str, Fields] = {
     "RayJob": {
         **_OBJECT,
         "metadata": _METADATA,
-        "spec": _whole("suspend", "ttlSecondsAfterFinished"),
+        "spec": _whole("suspend", "ttlSecondsAfterFinished", "managedBy"),
         "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason", "endTime"),
     },
     "RayCluster": {

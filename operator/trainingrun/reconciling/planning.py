@@ -141,6 +141,7 @@ def _during_an_attempt(context: ReconcileContext, builder: PlanBuilder) -> None:
         blockers.of_access(context)
         or blockers.of_kuberay(context)
         or ending.crashing(context, builder.draft, attempt)
+        or blockers.of_manager(context, attempt)
         or blockers.of_queue(context, attempt)
         or (None if fewer or no_standby else blockers.of_pods(context, attempt))
         or blockers.of_storage(context.live_progress(number))

@@ -39,6 +39,9 @@ _PULL_MAY_PASS = (
 )
 """What a kubelet says, in lower case, of a pull that fails and whose next try may succeed."""
 
+KUBERAY_CONTROLLER = "ray.io/kuberay-operator"
+"""`spec.managedBy` of what KubeRay's operator runs; it may also be left out."""
+
 _CREATION_MAY_PASS = (*_NETWORK, "failed to sync")
 """The same of a container that it cannot create."""
 
@@ -129,6 +132,22 @@ def of_kuberay(context: ReconcileContext) -> Blocker | None:
             "and its CRDs to 1.6 or later",
         )
     return None
+
+
+def of_manager(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
+    """Whether another controller than KubeRay's is to run the RayJob: Kueue's webhook sets the
+    field, which nobody may change afterwards, where the queue dispatches to other clusters.
+    """
+    job = context.job(attempt.number)
+    manager = (job.get("spec") or {}).get("managedBy") if job else None
+    if manager in (None, KUBERAY_CONTROLLER):
+        return None
+    return Blocker(
+        ConditionReason.MANAGED_ELSEWHERE,
+        f"RayJob {attempt.ray_job} is managed by {short(str(manager), 100)}, so that KubeRay in "
+        "this cluster leaves it alone; delete the run, and create it with a queue that admits in "
+        "this cluster, or in the other cluster itself",
+    )
 
 
 def of_queue(context: ReconcileContext, attempt: Attempt) -> Blocker | None:
