@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 
 import pytest
 
@@ -61,6 +62,43 @@ async def test_what_only_the_operator_can_refuse_stands_in_the_status(
     assert "must have at most 102400 bytes together, as JSON; put larger" in found["message"]
     assert "Value error" not in found["message"]
     assert kuberay.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            {"training": {"function": "examples.digits:train", "config": {"lr": 1, "steps": 2}}},
+            {"training": {"function": "examples.digits:train", "config": {"rate": 1, "steps": 2}}},
+        ),
+        (
+            {"podTemplate": {"spec": {"hostname": "a"}}},
+            {"podTemplate": {"spec": {"serviceAccountName": "a"}}},
+        ),
+        (
+            {"workers": {"count": 1, "podTemplate": {"spec": {"hostname": "a"}}}},
+            {"workers": {"count": 1, "podTemplate": {"spec": {"serviceAccountName": "a"}}}},
+        ),
+    ],
+    ids=["config", "podTemplate", "workers"],
+)
+async def test_another_field_in_the_place_of_one_that_cannot_change_is_refused(
+    apiserver, namespace, kuberay, new_operator, status, before, after
+):
+    """The API server itself takes it."""
+    async with running(await new_operator()):
+        run = apiserver.create(a_run(namespace, **before))
+        await eventually(lambda: "fieldNames" in status().get("seen", {}))
+        for spec, reason, message in (
+            (after, "InvalidSpec", "has other fields than when the run began"),
+            (before, "Valid", ""),
+        ):
+            path = apiserver.path(run, "digits")
+            parts = [
+                {"op": "replace", "path": f"/spec/{part}", "value": spec[part]} for part in spec
+            ]
+            apiserver.request("PATCH", path, json.dumps(parts), "application/json-patch+json")
+            await eventually(lambda: condition_says(status, reason, message))  # noqa: B023
 
 
 QUOTA = {

@@ -35,7 +35,7 @@ from .kuberay import KubeRayNamespaces
 from .kueue import QueueWait, what_it_waits_for
 from .nodes import Leases, Nodes
 from .object_store import Object, key_of
-from .parsing import parse
+from .parsing import field_names, parse
 from .resources import path, path_of, path_of_manifest
 from .run_stores import Kind, Stores
 from .watches import Watches
@@ -160,6 +160,7 @@ class KubernetesCluster:
         return Observed(
             run=run,
             invalid=invalid,
+            field_names=field_names(raw),
             defaults=current,
             defaults_unread=unread,
             repairable=not begun and (current is not None or not defaults.names_storage(raw)),

@@ -4,7 +4,9 @@ One object that an older CRD let through must not stop the others, nor lose its 
 """
 
 import copy
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,6 +30,21 @@ MOST_SENTENCES = 5
 
 _TEMPLATE = "podTemplate"
 
+_UNTYPED = (
+    ("training", "config"),
+    ("training", "env"),
+    (_TEMPLATE,),
+    ("head", _TEMPLATE),
+    ("workers", _TEMPLATE),
+)
+"""Where in a spec the CRD keeps fields of which it knows no types, and which cannot change."""
+_DEPTH = 16
+"""Levels that are looked at: the CRD knows types of the first ones, and compares all below."""
+_RENAMED = (
+    "training.config, training.env or a podTemplate has other fields than when the run began, "
+    "which cannot change; write those of before, or delete this TrainingRun and create a new one"
+)
+
 
 def parse(
     raw: Mapping[str, Any], current: AppliedDefaults | None = None
@@ -46,28 +63,61 @@ def parse(
     try:
         run = TrainingRun.model_validate({**raw, "status": {}})
     except ValidationError as error:
-        metadata = raw["metadata"]
-        bare = TrainingRun.model_construct(
-            metadata=ObjectMeta.model_construct(
-                name=metadata["name"],
-                namespace=metadata["namespace"],
-                uid=metadata["uid"],
-                generation=metadata.get("generation", 0),
-                resource_version=metadata["resourceVersion"],
-                deletion_timestamp=metadata.get("deletionTimestamp"),
-                finalizers=metadata.get("finalizers") or [],
-            ),
-            # The limits hold, whatever else is wrong with an edit.
-            spec=defaults.within_limits(_spec(raw.get("spec")), applied),
-            status=status,
-        )
         found = explain(error)[:MOST_SENTENCES]
-        return bare, "; ".join(
+        return _bare(raw, applied, status), "; ".join(
             each.sentence + defaults.origin(own, applied, each.location) for each in found
         )
+    if status.seen.get("fieldNames") not in (None, field_names(own)):
+        return _bare(raw, applied, status), _RENAMED
     exceeded = defaults.exceeded(run.spec, applied)
     spec = defaults.within_limits(run.spec, applied) if exceeded else run.spec
     return run.model_copy(update={"status": status, "spec": spec}), "; ".join(exceeded) or None
+
+
+def _bare(
+    raw: Mapping[str, Any], applied: AppliedDefaults | None, status: RunStatus
+) -> TrainingRun:
+    metadata = raw["metadata"]
+    return TrainingRun.model_construct(
+        metadata=ObjectMeta.model_construct(
+            name=metadata["name"],
+            namespace=metadata["namespace"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            resource_version=metadata["resourceVersion"],
+            deletion_timestamp=metadata.get("deletionTimestamp"),
+            finalizers=metadata.get("finalizers") or [],
+        ),
+        # The limits hold, whatever else is wrong with an edit.
+        spec=defaults.within_limits(_spec(raw.get("spec")), applied),
+        status=status,
+    )
+
+
+def field_names(raw: Mapping[str, Any]) -> str:
+    """A digest of the names of fields that cannot change and of which the CRD knows no types.
+
+    The API server's `self == oldSelf` compares such an object by its size and by the fields that
+    both have, so that it takes another field in the place of one that is gone
+    (`unstructuredMap.Equal` of k8s.io/apiserver/pkg/cel/common, 1.34 and 1.37). Another value of a
+    field it refuses.
+    """
+    spec, digest = raw.get("spec"), hashlib.sha256()
+    for path in _UNTYPED:
+        part: Any = spec
+        for name in path:
+            part = part.get(name) if isinstance(part, Mapping) else None
+        digest.update(json.dumps(list(_names(part, _DEPTH))).encode())
+    return digest.hexdigest()[:16]
+
+
+def _names(value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, Mapping) and depth:
+        for name in sorted(value):
+            yield [name, *_names(value[name], depth - 1)]
+    elif isinstance(value, list) and depth:
+        for item in value:
+            yield list(_names(item, depth - 1))
 
 
 def _spec(raw: Any) -> RunSpec:

@@ -198,6 +198,8 @@ class Told(_Entry):
 class Bookkeeping(Wire):
     """`status.seen`."""
 
+    field_names: str | None = None
+    """`Observed.field_names` of when the run was accepted first."""
     head: str | None = None
     """UID of the newest attempt's head pod, once KubeRay's status has named one; kept until the
     next attempt begins, as `ray_cluster`."""

@@ -116,6 +116,8 @@ class Observed:
     invalid: str | None = None
     """Why the spec cannot be used, where an older CRD let it through; `run` then has a placeholder
     spec and only its metadata and status count."""
+    field_names: str | None = None
+    """Digest of the names of fields that cannot change and of which the CRD knows no types."""
     defaults: AppliedDefaults | None = None
     """What the run has from the defaults of now, which count until its first attempt; None: there
     are none, or the run has begun, or its status has them."""

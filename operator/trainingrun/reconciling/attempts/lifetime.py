@@ -35,7 +35,11 @@ def accept(context: ReconcileContext, draft: StatusDraft) -> Findings:
             refused=Blocker(ConditionReason.INVALID_SPEC, context.observed.invalid),
             requeue_within_s=DEFAULTS_S if context.observed.repairable else None,
         )
-    return Findings(status={} if draft.status.start_time else {"start_time": written(context.now)})
+    known = draft.bookkeeping.field_names is not None
+    return Findings(
+        status={} if draft.status.start_time else {"start_time": written(context.now)},
+        bookkeeping={} if known else {"field_names": context.observed.field_names},
+    )
 
 
 def left_to_the_garbage_collector(context: ReconcileContext) -> bool:
