@@ -99,8 +99,8 @@ def field_names(raw: Mapping[str, Any]) -> str:
 
     The API server's `self == oldSelf` compares such an object by its size and by the fields that
     both have, so that it takes another field in the place of one that is gone
-    (`unstructuredMap.Equal` of k8s.io/apiserver/pkg/cel/common, 1.34 and 1.37). Another value of a
-    field it refuses.
+    (`unstructuredMap.Equal` of k8s.io/apiserver/pkg/cel/common, 1.34 and 1.37;
+    findings/cel_equality_of_unknown_fields.sh). Another value of a field it refuses.
     """
     spec, digest = raw.get("spec"), hashlib.sha256()
     for path in _UNTYPED:
