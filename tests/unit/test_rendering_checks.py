@@ -12,9 +12,12 @@ from support.goldens import CASES, a_run, rendered
 from support.pod_fields import BAD, TEMPLATE_PATHS, with_value
 from support.reconciled import begins, condition, reconcile
 from trainingrun import rendering
+from trainingrun.api.pod_schema import MOST_ITEMS, MOST_TERMS
+from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
-from trainingrun.rendering import RenderSettings
+from trainingrun.rendering import RenderSettings, platforms
 from trainingrun.rendering.merge import merge
+from trainingrun.rendering.scheduling import REQUIRED, is_exclusion
 
 JOB = rendered(a_run())[-1]
 COLLECTOR = {"image": "a", "resources": {"limits": {"cpu": "one"}}}
@@ -23,6 +26,60 @@ COLLECTOR = {"image": "a", "resources": {"limits": {"cpu": "one"}}}
 @pytest.mark.parametrize("name", CASES)
 def test_kuberay_can_read_what_is_rendered(name: str) -> None:
     assert rendering.unreadable(CASES[name][-1]) == ""
+
+
+def largest_template(name: str, *containers: str) -> dict[str, Any]:
+    """A podTemplate that has as many entries as one may have."""
+
+    def keys(number: int, whose: str) -> list[dict[str, Any]]:
+        return [{"key": f"{whose}-{each}", "operator": "Exists"} for each in range(number)]
+
+    terms = [{"matchExpressions": keys(MOST_TERMS, f"{name}-{each}")} for each in range(MOST_TERMS)]
+    return {
+        "spec": {
+            "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
+            "tolerations": keys(MOST_ITEMS, name),
+            "containers": [{"name": each, "env": variables(name, 200)} for each in containers],
+        }
+    }
+
+
+def variables(name: str, number: int) -> list[dict[str, Any]]:
+    return [{"name": f"{name}_{each}", "value": "x"} for each in range(number)]
+
+
+def largest_run(capacity: str) -> TrainingRun:
+    """A run with the largest podTemplates, and the most variables, that the API takes."""
+    return a_run(
+        training={"function": "a:b", "env": variables("training", 100)},
+        workers={
+            "count": 2,
+            "capacity": {"type": capacity},
+            "podTemplate": largest_template("own", "ray-worker"),
+        },
+        head={"podTemplate": largest_template("own", "ray-head")},
+        podTemplate=largest_template("common", "ray-head", "ray-worker"),
+    )
+
+
+@pytest.mark.parametrize("capacity", ["OnDemand", "Spot", "PreferSpot"])
+@pytest.mark.parametrize("platform", platforms.KNOWN)
+def test_the_largest_templates_that_are_accepted_begin_and_lose_nothing_in_the_merge(
+    platform: platforms.PlatformName, capacity: str
+) -> None:
+    """Also once a node is excluded, which each term then says."""
+    job = rendered(largest_run(capacity), platform, excluded=("node-a",))[-1]
+    assert rendering.unreadable(job) == ""
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        terms = pod["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+        assert len(terms) % MOST_TERMS**2 == 0
+        for term in terms:
+            whose = [each["key"].split("-")[0] for each in term["matchExpressions"]]
+            assert whose.count("own") == whose.count("common") == MOST_TERMS
+            assert any(is_exclusion(each) for each in term["matchExpressions"])
+        assert len(pod["containers"][0]["env"]) > MOST_ITEMS
 
 
 @pytest.mark.parametrize("group", ["headGroupSpec", "workerGroupSpecs"])

@@ -20,6 +20,7 @@ from trainingrun.api.v1alpha1 import IMMUTABLE, RunSpec
 from trainingrun.cluster.parsing import parse
 from trainingrun.reconciling import Observed
 from trainingrun.rendering.defaults import applied, exceeded, resolved, resolved_by_status
+from trainingrun.rendering.scheduling import queueing
 
 FUNCTION = {"training": {"function": "a:b"}}
 BUCKET = {"storage": {"uri": "s3://team"}}
@@ -168,6 +169,21 @@ def test_a_run_with_the_label_of_a_queue_has_no_queue_of_its_team():
     assert found is not None
     assert "scheduling.queue.name" not in found.sources[0].fields
     assert parse(dict(resolved(run, found)))[0].spec.scheduling.queue is None
+
+
+def test_a_run_whose_queue_label_is_taken_away_goes_to_the_queue_of_its_team():
+    """Its next attempt begins in some queue, and not beside all of them."""
+    run, queue = a_manifest(), {"kind": "Kueue", "name": "team-a"}
+    run["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "mine"}
+    team = of_team(scheduling={"queue": queue}, **BUCKET)
+    run["status"] = RunStatus(attempt=1, defaults=applied(run, [team])).to_dict()
+
+    def next_queue() -> str | None:
+        return queueing(parse(run)[0], 2).job_labels.get("kueue.x-k8s.io/queue-name")
+
+    assert next_queue() == "mine"
+    del run["metadata"]["labels"]
+    assert next_queue() == "team-a"
 
 
 def test_defaults_that_are_merged_again_add_nothing():

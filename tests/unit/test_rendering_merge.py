@@ -364,7 +364,7 @@ def test_lists_are_added_without_comparing_each_entry_with_each(field: str):
 
 def cpu_seconds(base: dict[str, Any], overlay: dict[str, Any]) -> float:
     begun = time.process_time()
-    merge_pod_template(base, overlay)
+    merge_pod_template(base, overlay, keep_nulls=True)
     return time.process_time() - begun
 
 
@@ -396,5 +396,7 @@ def cpu_seconds(base: dict[str, Any], overlay: dict[str, Any]) -> float:
         ),
     ],
 )
-def test_a_merge_takes_as_long_as_the_templates_are(base: dict[str, Any], overlay: dict[str, Any]):
+def test_a_merge_of_what_is_not_checked_yet_takes_as_long_as_it_is(
+    base: dict[str, Any], overlay: dict[str, Any]
+):
     assert cpu_seconds(base, overlay) < 1

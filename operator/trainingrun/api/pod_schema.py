@@ -129,12 +129,18 @@ def schema() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def faults(value: Any, kind: str) -> list[Fault]:
+def faults(value: Any, kind: str, bounded: bool = True) -> list[Fault]:
     """What is wrong with a value of a type, at most `MOST_FAULTS` things.
 
     A null counts as absent, as in a merge it means that there is no such key.
+
+    Args:
+        value: Of the type.
+        kind: Name of the type.
+        bounded: Whether `MOST_ITEMS` and `MOST_TERMS` hold: of what a user writes, and not of what
+            several templates have become.
     """
-    return list(islice(_of_object(value, kind), MOST_FAULTS))
+    return list(islice(_of_object(value, kind, bounded), MOST_FAULTS))
 
 
 def of_collector(options: Any) -> list[Fault]:
@@ -146,19 +152,19 @@ def of_collector(options: Any) -> list[Fault]:
     return faults({**options, "name": "collector"}, CONTAINER)
 
 
-def _of_object(value: Any, kind: str) -> Iterator[Fault]:
+def _of_object(value: Any, kind: str, bounded: bool) -> Iterator[Fault]:
     if not isinstance(value, Mapping):
         yield Fault((), "write a mapping", value)
         return
     fields = schema()["types"][kind]
-    most = MOST_TERMS if kind in _OF_TERMS else MOST_ITEMS
     for key, item in value.items():
         if key not in fields:
             yield Fault((key,), "\n".join(fields), item, "pod_field_unknown")
         elif item is not None:
             holds = _CHOICES.get((kind, key), fields[key])
             fits = True
-            for fault in _of_field(item, holds, most):  # one by one: a list may hold thousands
+            # One by one: a list may hold thousands.
+            for fault in _of_field(item, holds, kind, bounded):
                 fits = False
                 yield fault.below(key)
             if fits:
@@ -170,7 +176,8 @@ def _of_object(value: Any, kind: str) -> Iterator[Fault]:
         yield from _ACROSS[kind](value)
 
 
-def _of_field(value: Any, holds: str | Sequence[str], most: int = MOST_ITEMS) -> Iterator[Fault]:
+def _of_field(value: Any, holds: str | Sequence[str], kind: str, bounded: bool) -> Iterator[Fault]:
+    """Of a field of an object of type `kind`."""
     if not isinstance(holds, str):
         if not isinstance(value, str) or value not in ("", *holds):
             yield Fault((), f"write {_one_of(holds)}", value)
@@ -182,20 +189,23 @@ def _of_field(value: Any, holds: str | Sequence[str], most: int = MOST_ITEMS) ->
         if not isinstance(value, list):
             yield Fault((), "write a list", value)
             return
-        if len(value) > most:
+        most = MOST_TERMS if kind in _OF_TERMS else MOST_ITEMS
+        if bounded and len(value) > most:
             yield Fault((), f"write at most {most} entries, not {len(value)}", value)
             return
         for index, item in enumerate(value):
-            yield from (fault.below(index) for fault in _of_field(item, holds[2:]))
+            found = _of_field(item, holds[2:], kind, bounded)
+            yield from (fault.below(index) for fault in found)
     elif holds.startswith("{}"):
         if not isinstance(value, Mapping):
             yield Fault((), "write a mapping", value)
             return
         for key, item in value.items():
             if item is not None:
-                yield from (fault.below(key) for fault in _of_field(item, holds[2:]))
+                found = _of_field(item, holds[2:], kind, bounded)
+                yield from (fault.below(key) for fault in found)
     else:
-        yield from _of_object(value, holds)
+        yield from _of_object(value, holds, bounded)
 
 
 def _of_text(value: Any, rule: tuple[str, int, str] | None) -> Iterator[Fault]:

@@ -29,11 +29,12 @@ def unreadable(ray_job: Mapping[str, Any]) -> str:
 
 
 def _faults(cluster: Mapping[str, Any]) -> Iterator[Fault]:
+    # Without the bounds of one template: a pod is made of several, whose terms are multiplied.
     head = cluster["headGroupSpec"]["template"]
-    for fault in pod_schema.faults(head, pod_schema.TEMPLATE):
+    for fault in pod_schema.faults(head, pod_schema.TEMPLATE, bounded=False):
         yield fault.below("headGroupSpec", "template")
     for index, group in enumerate(cluster["workerGroupSpecs"]):
-        for fault in pod_schema.faults(group["template"], pod_schema.TEMPLATE):
+        for fault in pod_schema.faults(group["template"], pod_schema.TEMPLATE, bounded=False):
             yield fault.below("workerGroupSpecs", index, "template")
     collector = cluster.get("historyServerOptions", {}).get("collectorOptions")
     for fault in pod_schema.of_collector(collector):

@@ -3,8 +3,8 @@
 A run's own fields come first, then those of its namespace's object, of the cluster's, and what is
 built in, field by field. Two exceptions, because parts of two levels would not fit together: of a
 level that sets `storage.uri`, the endpoint, region and credentialsSecret are its own too, and of
-one that sets `workers.capacity.type` the fallback. A run that Kueue's label names a queue for has
-no queue of a level below. A podTemplate is merged over that of the level below, as over what is
+one that sets `workers.capacity.type` the fallback. While Kueue's label names a queue for a run, it
+has none of a level below. A podTemplate is merged over that of the level below, as over what is
 rendered. Limits hold of every object.
 
 Before the first attempt all of it is kept in the run's status (`status.defaults`), and from then on
@@ -55,15 +55,12 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
     if not objects:
         return None
     specs = [_known(_mapping(each.get("spec")), FIELDS) for each in objects]
-    if KUEUE_QUEUE in _mapping(_mapping(run.get("metadata")).get("labels")):
-        # The run's own label names its queue; with another one beside it the run is refused.
-        specs = [_without_queue(spec) for spec in specs]
     levels = [_mapping(run.get("spec")), *specs]
     merged: Mapping[str, Any] = {}
     for spec in reversed(specs):
         merged = _over(merged, spec)
     own = run.get("spec")
-    used = _resolved(own, merged) if isinstance(own, Mapping) else {}
+    used = _resolved(run, own, merged) if isinstance(own, Mapping) else {}
     sources = [
         DefaultsSource(
             kind=each["kind"],
@@ -97,7 +94,7 @@ def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
     own = run.get("spec")
     if defaults is None or not isinstance(own, Mapping):
         return run
-    return {**run, "spec": _resolved(_as_begun(own, defaults), defaults.spec)}
+    return {**run, "spec": _resolved(run, _as_begun(own, defaults), defaults.spec)}
 
 
 def _as_begun(own: Mapping[str, Any], defaults: AppliedDefaults) -> Mapping[str, Any]:
@@ -128,8 +125,11 @@ def _with(spec: Mapping[str, Any], path: Path, value: Any) -> Mapping[str, Any]:
     return {**spec, name: value}
 
 
-def _resolved(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _resolved(run: Object, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A run's own spec over that of its defaults."""
+    if KUEUE_QUEUE in _mapping(_mapping(run.get("metadata")).get("labels")):
+        # The label may be taken away: the defaults that are kept have the queue of then.
+        defaults = _without_queue(defaults)
     spec = _over(defaults, own)
     # A part of what is optional is for runs that have it: by itself it would be refused.
     if own.get("budget") is None and "amount" not in _mapping(spec.get("budget")):
@@ -298,10 +298,10 @@ def _known(spec: Mapping[str, Any], tree: FieldTree) -> dict[str, Any]:
     }
 
 
-def _without_queue(spec: dict[str, Any]) -> dict[str, Any]:
+def _without_queue(spec: Mapping[str, Any]) -> dict[str, Any]:
     scheduling = _mapping(spec.get("scheduling"))
     if "queue" not in scheduling:
-        return spec
+        return dict(spec)
     rest = {name: value for name, value in scheduling.items() if name != "queue"}
     return {**spec, "scheduling": rest}
 

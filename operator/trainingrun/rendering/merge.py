@@ -7,8 +7,8 @@ added, pod affinity terms are added, and node selector terms must hold together 
 ones.
 
 Nothing is refused here: what has the wrong shape replaces what was rendered, and the API server
-then says what is wrong with it. What is merged is not checked yet, and all other namespaces wait
-for it: so no entry of a list is compared with each one of another list.
+then says what is wrong with it. All other namespaces wait for a merge: so no entry of a list is
+compared with each one of another list.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 from trainingrun_protocol.variable_references import names_in
 
-from ..api.pod_schema import MOST_ITEMS, MOST_TERMS
+from ..api.pod_schema import MOST_TERMS
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -63,7 +63,7 @@ def merge(
 ) -> dict[str, Any]:
     """`overlay` over `base`, as a new object that shares nothing with either.
 
-    With `keep_nulls` its nulls stay: the result is itself an overlay.
+    With `keep_nulls` its nulls stay: the result is itself an overlay, and neither is checked yet.
     """
     merged = {key: _copy(value) for key, value in base.items() if key not in overlay}
     result: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
         # Once each: a retry has what is rendered, or its defaults, in its own template already.
         return _copy([*_without(base, overlay), *overlay])
     if field == "nodeSelectorTerms":
-        return _both(base, overlay)
+        return _both(base, overlay, checked=not keep_nulls)
     if field in _MERGE_KEYS:
         return _by_key(base, overlay, _MERGE_KEYS[field], keep_nulls)
     if field in _REPLACE_KEYS:
@@ -124,9 +124,7 @@ def _value(field: str, base: Any, overlay: Any, keep_nulls: bool) -> Any:
 
 
 def _without(items: list[Any], others: list[Any]) -> list[Any]:
-    """The items that are not among the others; all of them where so many are refused anyway."""
-    if max(len(items), len(others)) > MOST_ITEMS:
-        return items
+    """The items that are not among the others."""
     known = {_text(item) for item in others}
     return [item for item in items if _text(item) not in known]
 
@@ -173,11 +171,14 @@ def _name(item: Any, key: str) -> str | int | tuple[int, str] | None:
     return name if isinstance(name, str | int) else None
 
 
-def _both(base: list[Any], overlay: list[Any]) -> list[Any]:
-    """Terms are alternatives, so all of both lists hold where every pair does."""
+def _both(base: list[Any], overlay: list[Any], checked: bool) -> list[Any]:
+    """Terms are alternatives, so all of both lists hold where every pair does.
+
+    A pod is made of several checked templates, whose terms may be more than one of them may have.
+    """
     base, overlay = ([_without_nulls(term) for term in terms] for terms in (base, overlay))
     terms = [*base, *overlay]
-    if max(len(base), len(overlay)) > MOST_TERMS:
+    if not checked and max(len(base), len(overlay)) > MOST_TERMS:
         return [_copy(term) for term in terms]  # more than a podTemplate may have, so refused
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
