@@ -31,9 +31,11 @@ def helm() -> Path:
 def render(helm: Path) -> Render:
     """The chart's objects with some values; `RefusedError` if helm does not take them."""
 
-    def rendered(*values: str, release: str = "trainingrun-operator") -> list[dict[str, Any]]:
+    def rendered(
+        *values: str, release: str = "trainingrun-operator", namespace: str = NAMESPACE
+    ) -> list[dict[str, Any]]:
         command = [str(helm), "template", release, str(CHART)]
-        command += ["--namespace", NAMESPACE, *(f"--set-json={value}" for value in values)]
+        command += ["--namespace", namespace, *(f"--set-json={value}" for value in values)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RefusedError(done.stderr)
@@ -48,23 +50,40 @@ def refused() -> type[Exception]:
     return RefusedError
 
 
+EVERYTHING = (
+    "replicas=2",
+    "metrics.serviceMonitor.enabled=true",
+    "metrics.podMonitor.enabled=true",
+    "metrics.prometheusRule.enabled=true",
+    "metrics.dashboards.enabled=true",
+    'training.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
+    "networkPolicy.enabled=true",
+    'networkPolicy.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
+    'image.pullSecrets=["registry"]',
+    'priorityClassName="system-cluster-critical"',
+    'nodeSelector={"pool": "system"}',
+    'tolerations=[{"key": "system", "operator": "Exists"}]',
+    'podAnnotations={"note": "x"}',
+    'podLabels={"team": "ml"}',
+    'serviceAccount.annotations={"cloud": "account"}',
+)
+"""Values by which every option is on."""
+
+
 @pytest.fixture(scope="session")
 def everything(render: Render) -> list[dict[str, Any]]:
     """The chart with every option on."""
-    return render(
-        "replicas=2",
-        "metrics.serviceMonitor.enabled=true",
-        "metrics.podMonitor.enabled=true",
-        "metrics.prometheusRule.enabled=true",
-        "metrics.dashboards.enabled=true",
-        'training.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
-        "networkPolicy.enabled=true",
-        'networkPolicy.metricsFrom=[{"namespaceSelector": {"matchLabels": {"a": "b"}}}]',
-        'image.pullSecrets=["registry"]',
-        'priorityClassName="system-cluster-critical"',
-        'nodeSelector={"pool": "system"}',
-        'tolerations=[{"key": "system", "operator": "Exists"}]',
-        'podAnnotations={"note": "x"}',
-        'podLabels={"team": "ml"}',
-        'serviceAccount.annotations={"cloud": "account"}',
-    )
+    return render(*EVERYTHING)
+
+
+@pytest.fixture(scope="session")
+def of_digits(render: Render) -> list[dict[str, Any]]:
+    """The same with 2026 for each name that can be chosen, for all namespaces and for some."""
+    values = [f'{name}="2026"' for name in ("nameOverride", "serviceAccount.name")]
+    values += ['priorityClassName="2026"', 'image.pullSecrets=["2026"]']
+    values += ["admissionPolicy.enabled=true"]
+    return [
+        found
+        for where in ([], ['watchNamespaces=["2026"]'])
+        for found in render(*EVERYTHING, *values, *where, release="2026", namespace="2026")
+    ]

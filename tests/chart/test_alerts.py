@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ def of_operator(name: str, values: str, **labels: str) -> dict[str, str]:
 
 
 DIGITS = "TrainingRun team-a/digits"
+NO_LEADER = "No operator of TrainingRuns leads."
 CASES = {
     "stalled": Case(
         "TrainingRunStalled",
@@ -216,11 +218,9 @@ CASES = {
         "3m",
         of_operator("operator_leader", "0x20") | of_operator("operator_leader", "0x20", pod="b"),
         {"namespace": "system"},
-        "No operator of TrainingRuns leads.",
+        NO_LEADER,
     ),
-    "no operator is there": Case(
-        "TrainingRunOperatorNoLeader", "3m", {"up": "0x9"}, {}, "No operator of TrainingRuns leads."
-    ),
+    "no operator is there": Case("TrainingRunOperatorNoLeader", "3m", {"up": "0x9"}, {}, NO_LEADER),
     "another takes over": Case(
         "TrainingRunOperatorNoLeader",
         "20m",
@@ -296,25 +296,47 @@ def test_an_alert_fires_for_what_it_is_for_and_for_nothing_else(
 ) -> None:
     cases = {name: case for name, case in CASES.items() if case.alert == alert}
     assert {case.fires is None for case in cases.values()} == {True, False}
+    hold(cases, RULES, promtool, tmp_path)
+
+
+def hold(cases: dict[str, Case], rules: Path, promtool: Path, tmp_path: Path) -> None:
+    """Each case, by promtool, with these rules."""
     tests = [
         {
             "name": name,
             "interval": "1m",
             "input_series": [{"series": k, "values": v} for k, v in case.series.items()],
             "alert_rule_test": [
-                {"eval_time": case.at, "alertname": alert, "exp_alerts": expected(case)}
+                {"eval_time": case.at, "alertname": case.alert, "exp_alerts": expected(case)}
             ],
         }
         for name, case in cases.items()
     ]
     file = tmp_path / "test.yaml"
     file.write_text(
-        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
+        yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests})
     )
     done = subprocess.run(
         [promtool, "test", "rules", file], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_release_without_an_operator_is_told_of_though_another_one_leads(
+    render: Callable[..., list[dict[str, Any]]], promtool: Path, tmp_path: Path
+) -> None:
+    objects = render("metrics.prometheusRule.enabled=true")
+    (found,) = (one for one in objects if one["kind"] == "PrometheusRule")
+    rules, own = tmp_path / "rules.yaml", found["metadata"]["namespace"]
+    rules.write_text(yaml.safe_dump(found["spec"]))
+    alert = "TrainingRunOperatorNoLeader"
+    another = of_operator("operator_leader", "1x20", namespace="another")
+    both = another | of_operator("operator_leader", "1x20", namespace=own)
+    cases = {
+        "another one": Case(alert, "3m", another, {"namespace": own}, NO_LEADER),
+        "both": Case(alert, "3m", both),
+    }
+    hold(cases, rules, promtool, tmp_path)
 
 
 def test_each_alert_has_a_section_in_the_runbook_and_says_all_that_one_reads() -> None:

@@ -52,19 +52,37 @@ def test_an_api_server_takes_the_manifest(apiserver):
         apiserver.apply(found, dry_run=True)
 
 
-@pytest.mark.parametrize("mode", ["cluster", "namespaced", "everything"])
-def test_an_api_server_takes_every_way_of_installing(apiserver, render, everything, mode):
-    for namespace in ("trainingrun-system", "team-a"):
+@pytest.mark.parametrize("mode", ["cluster", "namespaced", "everything", "names of digits"])
+def test_an_api_server_takes_every_way_of_installing(
+    apiserver, render, everything, of_digits, mode
+):
+    for namespace in ("trainingrun-system", "team-a", "2026"):
         apiserver.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     objects = {
         "cluster": lambda: render(),
         "namespaced": lambda: render('watchNamespaces=["team-a"]'),
         "everything": lambda: everything,
+        "names of digits": lambda: of_digits,
     }[mode]()
     for found in objects:
         # Its CRD comes with the Prometheus operator.
         if not found["apiVersion"].startswith("monitoring.coreos.com/"):
             apiserver.apply(found, dry_run=True)
+
+
+def values(part):
+    if isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from values(inner)
+    else:
+        yield part
+
+
+def test_names_of_digits_are_texts_wherever_they_are(of_digits):
+    """YAML reads 2026 as a number, which no name, label or annotation may be."""
+    wrong = [found["kind"] for found in of_digits if 2026 in values(found)]
+    assert wrong == []
+    assert all("2026" in values(found) for found in of_digits)
 
 
 @pytest.mark.parametrize("release", ["team.a", "2026-prod", "a" * 35, "a" * 33 + ".b", "a" * 53])

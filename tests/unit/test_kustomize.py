@@ -1,4 +1,4 @@
-"""kustomize brings names and images to a TrainingRun, by what manifests/kustomize says of it."""
+"""kustomize brings names and images to a TrainingRun and to defaults, by manifests/kustomize."""
 
 import shutil
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from support.binaries import Unavailable, skipping_unavailable
+from trainingrun.api.defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, FIELDS
 from trainingrun.api.parse import parse
 
 CONFIGURATION = Path(__file__).parents[2] / "manifests" / "kustomize" / "trainingrun.yaml"
@@ -37,7 +38,7 @@ TEMPLATE = {
         ],
     }
 }
-RUN = {
+RUN: dict[str, Any] = {
     "apiVersion": "trainingrun.dev/v1alpha1",
     "kind": "TrainingRun",
     "metadata": {"name": "digits"},
@@ -53,6 +54,17 @@ RUN = {
         "workers": {"podTemplate": TEMPLATE},
     },
 }
+DEFAULTS = {
+    name: value for name, value in RUN["spec"].items() if name in FIELDS and name != "workers"
+}
+"""What of it can be a default; of `workers` nothing here can."""
+OBJECTS = {
+    "TrainingRun": RUN,
+    **{
+        kind: {**RUN, "kind": kind, "metadata": {"name": "default"}, "spec": DEFAULTS}
+        for kind in (DEFAULTS_KIND, CLUSTER_DEFAULTS_KIND)
+    },
+}
 KUSTOMIZATION = {
     "configurations": ["trainingrun.yaml"],
     "resources": ["run.yaml"],
@@ -62,11 +74,11 @@ KUSTOMIZATION = {
 }
 
 
-@pytest.fixture
-def built(tmp_path: Path) -> dict[str, Any]:
-    """The run that kustomize makes."""
-    found = build(tmp_path, RUN)
-    return found["TrainingRun"] | {"names": [found[kind]["metadata"]["name"] for kind in KINDS]}
+@pytest.fixture(params=OBJECTS)
+def built(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The run, or defaults, that kustomize makes."""
+    found = build(tmp_path, OBJECTS[request.param])
+    return found[request.param] | {"names": [found[kind]["metadata"]["name"] for kind in KINDS]}
 
 
 def build(tmp_path: Path, run: dict[str, Any]) -> dict[str, Any]:
@@ -104,10 +116,8 @@ def test_the_script_of_torchrun_has_its_new_name_too(tmp_path: Path) -> None:
     assert script["configMap"] == found["ConfigMap"]["metadata"]["name"]
 
 
-def test_every_place_of_a_run_that_names_a_generated_object_has_its_new_name(
-    built: dict[str, Any],
-) -> None:
-    found, before = texts(built["spec"]), texts(RUN["spec"])
+def test_every_place_that_names_a_generated_object_has_its_new_name(built: dict[str, Any]) -> None:
+    found, before = texts(built["spec"]), texts(OBJECTS[built["kind"]]["spec"])
     code, keys = built["names"]
     assert (found.count(code), found.count(keys)) == (before.count("code"), before.count("keys"))
     assert not {"code", "keys"} & set(found)
@@ -115,4 +125,5 @@ def test_every_place_of_a_run_that_names_a_generated_object_has_its_new_name(
 
 def test_images_are_about_the_runs_own_image_too(built: dict[str, Any]) -> None:
     assert built["spec"]["image"] == "registry.example.com/train:2.0"
-    parse({key: value for key, value in built.items() if key != "names"})
+    if built["kind"] == "TrainingRun":
+        parse({key: value for key, value in built.items() if key != "names"})

@@ -10,8 +10,8 @@
 {{- end -}}
 
 {{- define "trainingrun.selectorLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "trainingrun.labels" -}}
@@ -34,8 +34,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "trainingrun.subject" -}}
 - kind: ServiceAccount
-  name: {{ include "trainingrun.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "trainingrun.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end -}}
 
 {{- /* RUN_RULES of tests/support/permissions.py; a test compares them. */ -}}
