@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ RUNS = "/apis/trainingrun.dev/v1alpha1/namespaces/team-a/trainingruns"
 class Server:
     """Answers by path; of several answers to one path each is given once, the last for ever.
 
-    An answer that is an event comes once that is set.
+    An answer that is an event comes once that is set. An error that is a mapping is a `Status` of
+    Kubernetes, and one that is bytes is what a proxy answers; an object that is empty has its name.
     """
 
     answers: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
@@ -57,6 +59,11 @@ def running_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
             if isinstance(body, threading.Event):  # as the kubelet of a lost node
                 body.wait()
                 body = b""
+            if code >= 400 and isinstance(body, dict):
+                reason = HTTPStatus(code).phrase.replace(" ", "")
+                body = {"kind": "Status", "reason": reason, **body}
+            elif body == {}:
+                body = {"metadata": {"name": path.rpartition("/")[2]}}
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")

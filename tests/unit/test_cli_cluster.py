@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from support.cli_server import RUNS, Server, call, running_server
 from support.hostile_objects import nested
+from trainingrun import Client
 from trainingrun.api.errors import RunError
 from trainingrun.cli.main import app
 from trainingrun.client import defaults, following
@@ -549,8 +550,8 @@ def test_an_api_server_that_is_busy_or_restarts_does_not_end_watch(server: Serve
 def test_an_api_server_that_stays_busy_ends_watch_after_a_while(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert following._UNREACHABLE_TIMEOUT_S == 60
-    monkeypatch.setattr(following, "_UNREACHABLE_TIMEOUT_S", 0.2)
+    assert following.AWAY_S == 60
+    monkeypatch.setattr(following, "AWAY_S", 0.2)
     server.answers[f"{RUNS}/digits"] = [(200, a_run("Running")), (503, {"message": "overloaded"})]
     began = time.monotonic()
     code, _, errors = call("watch", "digits")
@@ -571,7 +572,8 @@ def test_what_the_api_server_refuses_ends_watch_at_once(server: Server) -> None:
     [
         (UnreachableError("no route"), True),
         *((RefusedError("", status), True) for status, _ in BUSY),
-        (RefusedError("", 404), False),
+        (RefusedError("", 404), True),
+        (RefusedError("", 422), False),
         (RunError("of a bucket"), False),
         (ValueError("of what was read"), False),
     ],
@@ -599,6 +601,23 @@ def test_events_of_a_former_run_of_the_name_are_left_out(server: Server) -> None
     assert sorted(line.split()[-1] for line in output.splitlines()[1:]) == ["of-any", "of-this"]
     server.answers[f"{RUNS}/digits"] = [(404, {"message": "gone"})]
     assert call("events", "digits")[2].startswith("TrainingRun digits in namespace team-a: not fo")
+
+
+def test_events_are_in_the_order_in_which_they_were_last_seen(server: Server) -> None:
+    found = [
+        {
+            "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "involvedObject": {"kind": "TrainingRun", "name": "digits"},
+            "lastTimestamp": f"2026-01-01T00:00:0{second}Z",
+            "message": f"at-{second}",
+        }
+        for second in (3, 1, 2)
+    ]
+    server.answers[f"{RUNS}/digits"] = [(200, a_run("Running"))]
+    server.answers["/api/v1/namespaces/team-a/events"] = [(200, {"items": found})]
+    lines = call("events", "digits")[1].splitlines()[1:]
+    assert [line.split()[-1] for line in lines] == ["at-1", "at-2", "at-3"]
+    assert [each.message for each in Client().get("digits").events()] == ["at-1", "at-2", "at-3"]
 
 
 def test_a_cluster_that_does_not_answer_is_named_as_such(

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from support.cli_server import Server, running_server
-from trainingrun.api.v1alpha1 import GROUP
+from trainingrun.api.v1alpha1 import API_VERSION, GROUP, KIND
 from trainingrun.client import checks
+from trainingrun.client.errors import RefusedError
 from trainingrun.client.kube import Kube
+from trainingrun.cluster.kuberay import crd_path
 
 
 @pytest.fixture
@@ -48,3 +50,18 @@ def test_a_right_on_other_objects_is_said_and_fine(monkeypatch: pytest.MonkeyPat
     verdict, sentence = rights(monkeypatch, ("get", "secrets"))
     assert (verdict, sentence.endswith("but not: get secrets (for dashboard)")) == ("ok", True)
     assert rights(monkeypatch)[0] == "ok"
+
+
+def test_whoever_may_not_read_crds_hears_whether_the_kind_is_served(server: Server) -> None:
+    group = "/apis/trainingrun.dev/v1alpha1"
+    server.answers[crd_path(API_VERSION, KIND)] = [(403, {"message": "not for eve"})]
+    for answer, verdict, said in (
+        ((404, b"404 page not found\n"), "wrong", "TrainingRun is not installed; install the"),
+        ((200, {"resources": [{"kind": KIND}]}), "unknown", f"{API_VERSION} is served, its"),
+    ):
+        server.answers[group] = [answer]
+        ((found, sentence),) = checks._crd(Kube(None, None))
+        assert (found, sentence[: len(said)]) == (verdict, said)
+    server.answers[group] = [(404, b"<html>")]
+    with pytest.raises(RefusedError, match="does the address in the kubeconfig lead to the API"):
+        list(checks._crd(Kube(None, None)))

@@ -308,6 +308,78 @@ def test_a_log_is_opened_again_from_its_last_line_on_by_the_clock_of_its_node(
     assert asked[:3] == [{"sinceSeconds": "600"}, last_line, last_line]
 
 
+def lines(*stamped: str) -> tuple[int, bytes]:
+    return 200, "".join(f"2026-01-01T{each}\n" for each in stamped).encode()
+
+
+SET_BACK = ["12:59:59.5Z [rank 1] 1", "13:00:00.5Z [rank 1] 2", "12:00:01.5Z [rank 1] 3"]
+END_OF_SUMMER_TIME = [
+    "02:59:58.5+02:00 [rank 1] 1",
+    "02:59:59.5+02:00 [rank 1] 2",
+    "02:00:00.5+01:00 [rank 1] 3",
+]
+ONE_MICROSECOND = [f"12:00:00.50000000{number}Z [rank 1] {number}" for number in (1, 2, 3)]
+ALIKE = [f"12:00:0{min(number, 2)}Z [rank 1] {number}" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("all_of_it", "read"),
+    [
+        pytest.param(all_of_it, read, id=f"{name}, {read} before")
+        for name, all_of_it, before in (
+            ("clock set back", SET_BACK, (1, 3)),
+            ("end of summer time", END_OF_SUMMER_TIME, (2, 3)),
+            ("one microsecond", ONE_MICROSECOND, (1, 2)),
+            ("alike", ALIKE, (1, 3)),
+        )
+        for read in before
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_each_line_of_a_log_is_shown_once_whatever_its_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch, all_of_it: list[str], read: int
+) -> None:
+    log_of, told = f"{PODS}/w1/log", all_of_it[:read]
+    # What follows begins in the second of the last line that was read before.
+    server.answers[log_of] = [lines(*told), lines(*all_of_it[read - 1 :])]
+    ends_once_read(server, log_of, monkeypatch)
+    code, output, errors = call("logs", "digits", "--rank", "1", "--follow")
+    assert (code, errors) == (0, "")
+    assert sorted(output.splitlines()) == ["[rank 1] 1", "[rank 1] 2", "[rank 1] 3"]
+
+
+def rotated(server: Server) -> None:
+    """Pod w1 has begun an hour before the first line that the API server has of it."""
+    pods = server.answers[PODS][0][1]["items"]
+    for pod in pods:
+        running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+        pod["status"]["containerStatuses"] = [{"name": "ray-worker", "state": running}]
+    server.answers[f"{PODS}/w1/log"] = [lines("01:00:00.5Z [rank 1] epoch 9")]
+
+
+def test_lines_that_the_kubelet_has_rotated_away_are_those_of_the_folder(
+    server: Server, claim: Bucket
+) -> None:
+    prints(claim, unix("2026-01-01T00:00:04Z"), "epoch 1")
+    rotated(server)
+    found = ["[ranks 0-1] epoch 1", "[rank 0] [rank 9] mine", "[rank 1] epoch 9"]
+    code, output, errors = call("logs", "digits")
+    assert (code, errors, output.splitlines()[1:]) == (0, "", found)
+    code, output, errors = call("logs", "digits", "--tail", "1", "--rank", "1")
+    assert (code, errors, output) == (0, "", "[rank 1] epoch 9\n")
+
+
+@pytest.mark.usefixtures("no_bucket")
+def test_of_rotated_lines_that_cannot_be_read_it_is_said_where_they_are(server: Server) -> None:
+    rotated(server)
+    code, output, errors = call("logs", "digits", "--rank", "1")
+    assert (code, output) == (0, "[rank 1] epoch 9\n")
+    assert errors.startswith("What w1 (before its log was rotated) printed is not shown; it is in ")
+    for enough in (["--tail", "1"], ["--since", "10m"]):
+        found = call("logs", "digits", "--rank", "1", *enough)
+        assert found == (0, "[rank 1] epoch 9\n", "")
+
+
 @pytest.mark.parametrize("gone", [False, True], ids=["pods are there", "pods are gone"])
 @pytest.mark.usefixtures("quick")
 def test_following_an_attempt_ends_with_it_before_another_one_begins(

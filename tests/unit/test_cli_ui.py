@@ -181,9 +181,10 @@ def test_a_malformed_run_and_a_lying_server_end_nothing(server: Server, asking: 
     server.answers[f"{RUNS}/digits"] = [(200, {"metadata": {"name": "digits"}, "status": [1]})]
     assert "cannot be shown" in asking.page("/runs/team-a/digits")
     for answer, sentence in (
-        ({"items": 7}, "cannot be shown"),
+        ({"items": 7}, "the answer has no items; does the address in the kubeconfig lead to the"),
         (b"<html>", "the answer is not JSON; does the address in the kubeconfig lead to the API"),
-        ({"kind": "Status"}, "cannot be shown"),
+        ({"kind": "Status"}, "the answer has no items; does the address in the kubeconfig lead to"),
+        ({"items": [7]}, "cannot be shown"),
     ):
         server.answers[RUNS] = [(200, answer)]
         assert sentence in asking.page()

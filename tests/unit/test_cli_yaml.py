@@ -55,6 +55,13 @@ def test_a_key_that_is_set_twice_is_refused(text: str, line: int, sentence: str)
     assert (refused.value.line, str(refused.value)) == (line, sentence)
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "1_0" * 2000, "+" + "9" * 5000], ids=len)
+def test_a_number_of_more_digits_than_python_reads_is_a_text_as_to_kubectl(text: str) -> None:
+    assert yaml_text.value(text) == text
+    written = yaml_text.dump({"config": {"seed": text, text: 1}})
+    assert yaml_text.value(written) == {"config": {"seed": text, text: 1}}
+
+
 def test_aliases_of_aliases_are_bounded() -> None:
     lines = ["a0: &a0 [" + ", ".join("x" * 10) + "]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

@@ -1,9 +1,11 @@
 """What a kubeconfig says of the user and the connection is kept, as kubectl keeps it."""
 
+import json
 import logging
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from kubernetes.client import Configuration
 
 from support.cli_server import RUNS, Server, call, running_server
 from trainingrun import RunError
+from trainingrun.client.errors import ForbiddenError
 from trainingrun.client.kube import Kube, _plugin_errors
 
 
@@ -24,7 +27,15 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def refused() -> set[str | None]:
+    """Values of the header Authorization that the API server of `asked` answers with 401."""
+    return set()
+
+
+@pytest.fixture
+def asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: set[str | None]
+) -> Iterator[list[Any]]:
     """The headers of each request to the API server of a kubeconfig."""
     headers: list[Any] = []
 
@@ -32,7 +43,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]
         def do_GET(self) -> None:
             headers.append(self.headers)
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.send_response(200)
+            self.send_response(401 if self.headers["Authorization"] in refused else 200)
             self.end_headers()
             self.wfile.write(b'{"items": [], "status": {"allowed": true}}')
 
@@ -185,6 +196,101 @@ def test_a_command_that_logs_in_gives_the_token(asked: list[Any], tmp_path: Path
     set_user(tmp_path, **exec_user(tmp_path, f"echo '{answer}'"))
     Kube(None, None).runs(everywhere=True)
     assert asked[0]["Authorization"] == "Bearer t"
+
+
+def logs_in(folder: Path, **status: str) -> dict[str, Any]:
+    """A user whose command gives these credentials and, as many do, not when they expire."""
+    api = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    (folder / "credentials").write_text(json.dumps({**api, "status": status}))
+    return exec_user(folder, f"echo x >> {folder}/logins; cat {folder}/credentials")
+
+
+def of_a_file(folder: Path, token: str) -> dict[str, Any]:
+    (folder / "token").write_text(token)
+    return {"tokenFile": str(folder / "token")}
+
+
+def of_a_command(folder: Path, token: str) -> dict[str, Any]:
+    return logs_in(folder, token=token)
+
+
+@pytest.mark.parametrize("user", [of_a_file, of_a_command])
+def test_credentials_that_expire_are_renewed_for_whoever_waits(
+    asked: list[Any], refused: set[str | None], tmp_path: Path, user: Any
+) -> None:
+    set_user(tmp_path, **user(tmp_path, "old"))
+    kube = Kube(None, None)
+    other = kube.within("team-b")
+    kube.runs(everywhere=True)
+    user(tmp_path, "new")
+    refused.add("Bearer old")
+    for each in (kube, other):
+        each.runs(everywhere=True)
+        each.set_suspend("digits", True)
+    assert [headers["Authorization"] for headers in asked] == [
+        "Bearer old",
+        *2 * ["Bearer old", "Bearer new", "Bearer new"],
+    ]
+    refused.add("Bearer new")
+    with pytest.raises(ForbiddenError) as ended:
+        kube.runs(everywhere=True)
+    assert str(ended.value) == "TrainingRuns: 401 Unauthorized; log in to the cluster again"
+
+
+def test_a_certificate_that_a_command_gives_is_renewed_as_well(
+    asked: list[Any], refused: set[str | None], tmp_path: Path
+) -> None:
+    set_user(tmp_path, **logs_in(tmp_path, clientCertificateData="old", clientKeyData="key"))
+    kube = Kube(None, None)
+    logs_in(tmp_path, clientCertificateData="new", clientKeyData="key of new")
+    refused.add(None)
+    with pytest.raises(ForbiddenError):  # as of this server, which speaks no TLS
+        kube.runs(everywhere=True)
+    settings = kube._client.configuration
+    assert Path(settings.cert_file).read_text() == "new"
+    assert Path(settings.key_file).read_text() == "key of new"
+
+
+def test_of_several_requests_at_once_one_logs_in_again(
+    asked: list[Any], refused: set[str | None], tmp_path: Path
+) -> None:
+    """As of the logs of many pods: some commands open a browser."""
+    set_user(tmp_path, **logs_in(tmp_path, token="old"))
+    kube = Kube(None, None)
+    logs_in(tmp_path, token="new")
+    refused.add("Bearer old")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(kube.runs, 8 * [True]))
+    assert (tmp_path / "logins").read_text() == "x\n" * 2
+
+
+def test_whoever_logs_in_again_stays_in_the_cluster_that_was_chosen(
+    asked: list[Any], refused: set[str | None], tmp_path: Path
+) -> None:
+    set_user(tmp_path, **of_a_file(tmp_path, "old"))
+    kube, file = Kube(None, None), tmp_path / "kubeconfig"
+    config = yaml.safe_load(file.read_text())
+    elsewhere = {"cluster": {"server": "http://127.0.0.1:1"}, "name": "elsewhere"}
+    other = {"name": "other", "context": {"cluster": "elsewhere", "user": "u"}}
+    config["clusters"].append(elsewhere)
+    config["contexts"].append(other)
+    file.write_text(yaml.safe_dump({**config, "current-context": "other"}))
+    of_a_file(tmp_path, "new")
+    refused.add("Bearer old")
+    kube.runs(everywhere=True)
+    assert asked[-1]["Authorization"] == "Bearer new"
+
+
+def test_a_command_that_gives_no_more_credentials_is_named_to_whoever_waits(
+    asked: list[Any], refused: set[str | None], tmp_path: Path
+) -> None:
+    set_user(tmp_path, **logs_in(tmp_path, token="old"))
+    kube = Kube(None, None)
+    exec_user(tmp_path, "echo the session has ended >&2; exit 1")
+    refused.add("Bearer old")
+    said = r"gives no credentials \(.*the session has ended\); log in again as that user$"
+    with pytest.raises(RunError, match=said):
+        kube.runs(everywhere=True)
 
 
 def test_credentials_that_are_no_longer_accepted_are_said_to_be_renewed(server: Server) -> None:

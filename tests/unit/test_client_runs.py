@@ -99,7 +99,7 @@ def test_a_run_that_has_ended_and_is_held_by_a_finalizer_has_the_end_that_it_had
 def test_whoever_waits_with_a_timeout_waits_for_the_api_server_until_then(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_UNREACHABLE_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(following, "AWAY_S", -1.0)
     answer(server, phase="Running", progress={"step": 3, "totalSteps": 9})
     run, answers = Client().get("digits"), server.answers[f"{RUNS}/digits"]
     running, away = answers[0], (503, {"message": "etcd has no leader"})

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from support.builders import a_run
-from trainingrun.cli import views
 from trainingrun.local.display import Display, summary
 from trainingrun.local.records import Record
+from trainingrun.local.run_line import progress_line
 from trainingrun.local.starting import Wait, wait_of
 from trainingrun_protocol.progress import (
     Progress,
@@ -166,7 +166,7 @@ def test_run_and_watch_have_one_line_for_one_state(record: Record) -> None:
     display.show(record.run)
     line = "Running · step 61/220 · loss 0.4613 · 8.1 steps/s · 19s left · attempt 2 · restarts 1"
     assert out.getvalue() == f"digits: {line}\n"
-    assert views.progress_line(record.run) == line
+    assert progress_line(record.run) == line
 
 
 def test_the_line_of_a_sweep_has_its_trials(record: Record) -> None:
@@ -174,4 +174,4 @@ def test_the_line_of_a_sweep_has_its_trials(record: Record) -> None:
     rows = [TrialRow(number=number, state=state) for number, state in enumerate(states, 1)]
     table = SweepTable(metric="loss", trials=rows)
     record.show(Progress(attempt=1, state=RunState.TRAINING, sweep=table))
-    assert views.progress_line(record.run) == "Running · 2/3 trials · attempt 1"
+    assert progress_line(record.run) == "Running · 2/3 trials · attempt 1"

@@ -103,6 +103,78 @@ def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
     assert json.loads((tmp_path / "latest.json").read_text())["uid"] == first.run.metadata.uid
 
 
+def refused_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> str:
+    """The error of a run that is begun while no file can be written whose name begins so."""
+    write = Path.replace
+
+    def replace(self: Path, target: Path) -> Path:
+        if target.name == last:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, target)
+
+    manifest = {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": "one"},
+        "spec": {
+            "training": {"function": "trainingrun_runtime.examples.linear:train"},
+            "storage": {"uri": "s3://runs/demo"},
+        },
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(manifest))
+    with monkeypatch.context() as full:
+        full.setattr(Path, "replace", replace)
+        code, _, errors = call(
+            "run", str(tmp_path / "run.yaml"), "--local", "--folder", str(tmp_path)
+        )
+    assert code == 1
+    return errors
+
+
+@pytest.mark.parametrize("last", ["run.json", "latest.json"])
+def test_a_run_that_a_full_disk_refuses_hides_no_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    with Folder.prepare(a_run(name="one"), tmp_path, False).record as record:
+        record.ended(Phase.SUCCEEDED)
+    errors = refused_by_a_full_disk(tmp_path, monkeypatch, last)
+    assert errors == f"cannot write to {tmp_path}: No space left on device\n"
+    assert len(list(tmp_path.glob("one-*"))) == 1, "nothing is left of it"
+    assert "phase  Succeeded" in call("get", "one", "--folder", str(tmp_path))[1]
+
+
+def test_a_resume_that_a_full_disk_refuses_keeps_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Folder.prepare(a_run(name="one"), tmp_path, False)
+    (own,) = tmp_path.glob("one-*")
+    (own / "manifests").mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", no_space)
+        with pytest.raises(LocalError, match="cannot write to"):
+            Folder.prepare(a_run(name="one"), tmp_path, True)
+    assert (own / "manifests").is_dir()
+    assert latest("one", tmp_path)["status"]["phase"] == "Suspended"
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_folder_in_which_no_run_has_begun_hides_no_earlier_one(tmp_path: Path) -> None:
+    """As a version before this one leaves it, or a machine that loses its power."""
+    with Folder.prepare(a_run(name="one"), tmp_path, False).record as record:
+        record.ended(Phase.SUCCEEDED)
+    (own,) = tmp_path.glob("one-*")
+    empty = tmp_path / "one-0000beef/local"
+    empty.mkdir(parents=True)
+    (empty / "lock").touch()
+    for command in ("get", "watch"):
+        assert "Succeeded" in call(command, "one", "--folder", str(tmp_path))[1]
+    assert Client(folder=tmp_path).get("one").folder == own.as_uri()
+    assert call("delete", "one", "-y", "--folder", str(tmp_path)) == (0, f"{own} deleted\n", "")
+
+
 @pytest.fixture
 def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files cannot be locked, as on some file systems."""
@@ -311,6 +383,34 @@ def test_delete_deletes_the_run_that_it_has_asked_about(
     assert call("delete", "one", "--folder", str(tmp_path)) == (0, f"{asked} deleted\n", "")
     (kept,) = tmp_path.glob("one-*")
     assert kept != asked
+
+
+def test_who_deletes_a_run_that_is_deleted_meanwhile_deletes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        with Folder.prepare(a_run(name=name), tmp_path, False).record as record:
+            record.ended(Phase.SUCCEEDED)
+    (own,) = tmp_path.glob("one-*")
+    before = following.of_folder(own).ask()
+    read = records.read
+
+    def deleted_after_it_was_read(folder: Path) -> object:
+        found = read(folder)
+        if found == before:
+            shutil.rmtree(own)  # by another one, just now
+        return found
+
+    with monkeypatch.context() as other:
+        other.setattr(records, "read", deleted_after_it_was_read)
+        code, output, errors = call("delete", "one", "-y", "--folder", str(tmp_path))
+    assert (code, output) == (1, "")
+    assert errors == f"{own} holds no run, or no longer; delete it yourself if it is to go\n"
+    assert call("get", "two", "--folder", str(tmp_path))[0] == 0
+    for folder in (tmp_path, tmp_path / "logs"):
+        with pytest.raises(LocalError, match="holds no run, or no longer"):
+            records.delete(folder)
+    assert call("get", "two", "--folder", str(tmp_path))[0] == 0
 
 
 def test_what_the_drivers_of_a_local_run_have_recorded_is_shown_as_its_events(

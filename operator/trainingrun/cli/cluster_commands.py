@@ -25,6 +25,7 @@ from ..client import (
 )
 from ..client.sources import ENDED, Cluster, Source, ThisMachine
 from ..local import records
+from ..local.run_line import last_report, phase, progress_line, warnings
 from ..local.terminal_text import cell, is_new, plain, terminal_width
 from ..rendering import names
 from ..rendering.defaults import names_storage
@@ -115,7 +116,7 @@ def ranks(source: Source, name: Name, output: Output = Format.TEXT) -> None:
         say(views.why_no_ranks(run))
         return
     typer.echo(views.ranks(found, terminal_width()))
-    for warning in views.warnings(run):
+    for warning in warnings(run):
         wide_console().print(cell(warning), style="yellow", soft_wrap=True)
     for sentence in (
         views.ranks_before(run),
@@ -142,7 +143,7 @@ def top(source: Source, name: Name) -> None:
                 live.update(Text(frame, overflow="fold"), refresh=True)
         except KeyboardInterrupt:
             raise typer.Exit(0) from None
-    if run is None or views.phase(run) not in followed.ends:
+    if run is None or phase(run) not in followed.ends:
         raise following.deleted(name)
 
 
@@ -195,7 +196,7 @@ def submit(
     cluster = Cluster(cluster.namespace or named, cluster.context)
     submission.apply(cluster.kube, endpoint, typer.echo)
     if follow:
-        _follow(cluster.followed(run.metadata.name), run.metadata.name)
+        _follow(cluster.followed(run.metadata.name), run.metadata.name, known=True)
 
 
 @taking(source_of)
@@ -227,12 +228,12 @@ def suspend(source: Source, name: Name) -> None:
     wait for it.
     """
     if isinstance(source, ThisMachine):
-        run, own = source.run(name), source.own_folder(name)
+        own, run = source.own_run(name)
         records.stop(own)
         run = records.read(own) or run
         again = f"`trainingrun run FILE --local --folder {shlex.quote(str(own))} --resume`"
-        continues = f"; {again} continues" if views.phase(run) == Phase.SUSPENDED else ""
-        typer.echo(f"{own} has ended: {views.progress_line(run)}{continues}")
+        continues = f"; {again} continues" if phase(run) == Phase.SUSPENDED else ""
+        typer.echo(f"{own} has ended: {progress_line(run)}{continues}")
         return
     source.set_suspend(name, True)
     typer.echo(f"{name} is asked to suspend: it saves a checkpoint, and then frees its pods")
@@ -255,14 +256,14 @@ def delete(
 
     With --local: delete the folder of the latest run of that name, with its checkpoints and logs.
     """
-    run = source.run(name)
     if isinstance(source, ThisMachine):
-        own = source.own_folder(name)
+        own, _ = source.own_run(name)
         if not yes and not typer.confirm(f"Delete {own} with its checkpoints and logs?"):
             raise CliError("nothing is deleted")
         records.delete(own)  # and not the latest run, which may be another one by now
         typer.echo(f"{own} deleted")
         return
+    run = source.run(name)
     source.delete(name)
     kept = f"; {names.folder_of(run)} is kept" if names_storage(run) else ""  # else it never began
     typer.echo(f"{name} deleted from namespace {source.kube.namespace}{kept}")
@@ -339,8 +340,8 @@ def _goes_on(run: dict[str, Any]) -> bool:
     return not has_ended and not run["metadata"].get("deletionTimestamp")
 
 
-def _follow(followed: following.Followed, name: str) -> None:
-    """Print a line for each change until the run ends.
+def _follow(followed: following.Followed, name: str, known: bool = False) -> None:
+    """Print a line for each change until the run ends; `known` as of `following.looks`.
 
     Raises:
         RunError: it has not succeeded, or was deleted.
@@ -348,14 +349,14 @@ def _follow(followed: following.Followed, name: str) -> None:
     shown: str | None = None
     warned: set[str] = set()
     run: dict[str, Any] | None = None
-    for run in following.states(followed):
+    for run in following.states(followed, known):
         now = datetime.now(UTC)
-        line = views.progress_line(run, now=now)
+        line = progress_line(run, now=now)
         # That a run is silent is said once, and not again each minute.
-        if (state := line.replace(views.last_report(run, now), "")) != shown:
+        if (state := line.replace(last_report(run, now), "")) != shown:
             shown = state
             typer.echo(f"{datetime.now():%H:%M:%S} {name}: {line}")
-        for warning in filter(None, [views.unseen(run, now), *views.warnings(run, now)]):
+        for warning in filter(None, [views.unseen(run, now), *warnings(run, now)]):
             if is_new(warning, warned):
                 typer.echo(f"{datetime.now():%H:%M:%S} {name}: {plain(warning)}")
     following.ended(name, run, followed.ends)

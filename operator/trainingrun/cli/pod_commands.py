@@ -21,6 +21,7 @@ from trainingrun_protocol.contract import (
 )
 
 from ..api.errors import RunError
+from ..local.run_line import phase
 from ..local.terminal_text import counted, plain
 from ..rendering import names
 from . import views
@@ -222,7 +223,7 @@ def _pod_of(kube: "Kube", run: dict[str, Any], rank: int) -> str:
     if pods[rank] not in {pod["metadata"]["name"] for pod in kube.pods(run)}:
         raise CliError(
             f"rank {rank} of {name} ran in pod {pods[rank]}, which is gone; {name} is "
-            f"{views.phase(run)}: try again when it trains"
+            f"{phase(run)}: try again when it trains"
         )
     return str(pods[rank])
 

@@ -11,7 +11,7 @@ import typer
 
 from ..api.errors import RunError
 from ..api.v1alpha1 import KIND
-from ..client.errors import NotFoundError
+from ..client.errors import NotFoundError, NotServedError
 from ..client.places import opened
 from ..client.sources import Cluster, Source
 from ..local.terminal_text import plain, table, terminal_width
@@ -117,7 +117,7 @@ def _read(what: str, call: Callable[[], Any]) -> Any:
     """What the call returns; None: there is nothing, or it is refused, which is said."""
     try:
         return call()
-    except NotFoundError:
+    except (NotFoundError, NotServedError):
         return None
     except RunError as error:
         say(f"not read: {what}: {error}")

@@ -15,15 +15,19 @@ from ..api.status import Phase
 from ..client.places import last_seen
 from ..client.sources import ENDED
 from ..local import terminal_text
-from ..local.run_line import Run, is_measured_now, measured_warnings, reported, step
-from ..local.run_line import condition as condition
-from ..local.run_line import last_report as last_report
-from ..local.run_line import options as options
-from ..local.run_line import phase as phase
-from ..local.run_line import progress_line as progress_line
-from ..local.run_line import reasons as reasons
-from ..local.run_line import time_left as time_left
-from ..local.run_line import warnings as warnings
+from ..local.run_line import (
+    Run,
+    is_measured_now,
+    last_report,
+    measured_warnings,
+    options,
+    phase,
+    progress_line,
+    reported,
+    step,
+    time_left,
+    warnings,
+)
 from ..local.terminal_text import duration, gib, plain, seconds
 
 if TYPE_CHECKING:
@@ -205,7 +209,7 @@ def _percent(value: Any) -> str:
 
 
 def events(found: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """Events of a run, in the order in which they were last seen, and how long ago that was."""
+    """Events of a run, and how long ago each was last seen."""
     heads = ("AGE", "TYPE", "REASON", "COUNT", "MESSAGE")
     cells = [
         [
@@ -215,7 +219,7 @@ def events(found: Sequence[Mapping[str, Any]], now: datetime) -> str:
             one.get("count") or 1,
             one.get("message") or "",
         ]
-        for one in sorted(found, key=last_seen)
+        for one in found
     ]
     return terminal_text.table(heads, cells, None)
 

@@ -10,7 +10,7 @@ from ..api.quantities import amount
 from ..api.v1alpha1 import API_VERSION, GROUP, KIND
 from ..cluster.kuberay import crd_path, crd_verdict
 from ..cluster.resources import RAY_API
-from .errors import ForbiddenError, NotFoundError, bucket_access
+from .errors import ForbiddenError, NotFoundError, NotServedError, bucket_access
 from .installation import OPERATOR, TIMEOUT_S, Deployment, deployments, labeled, own_version
 from .sources import Cluster
 
@@ -96,7 +96,7 @@ _Found = Iterator[tuple[Verdict, str]]
 
 def _crd(kube: "Kube") -> _Found:
     try:
-        found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)
+        found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S, has="spec")
     except NotFoundError:
         yield Verdict.WRONG, "TrainingRun is not installed; install the operator's chart"
         return
@@ -127,8 +127,8 @@ def _crd(kube: "Kube") -> _Found:
 def _serves(kube: "Kube", api_version: str, kind: str) -> bool:
     """By discovery, which every user may read."""
     try:
-        found = kube.get(f"/apis/{api_version}", TIMEOUT_S)
-    except NotFoundError:
+        found = kube.get(f"/apis/{api_version}", TIMEOUT_S, has="resources")
+    except NotServedError:
         return False
     return any(each["kind"] == kind for each in found["resources"])
 
@@ -161,7 +161,7 @@ def _kuberay_crds(kube: "Kube") -> _Found:
     install = "install KubeRay 1.6 or later"
     for kind in ("RayJob", "RayCluster"):
         try:
-            found = kube.get(crd_path(RAY_API, kind), TIMEOUT_S)
+            found = kube.get(crd_path(RAY_API, kind), TIMEOUT_S, has="spec")
         except NotFoundError:
             yield Verdict.WRONG, f"{kind} is not installed; {install}"
             return
@@ -285,7 +285,8 @@ def _rights(kube: "Kube") -> _Found:
 
 def _quota(kube: "Kube") -> _Found:
     where = f"namespace {kube.namespace}"
-    found = kube.get(f"/api/v1/namespaces/{kube.namespace}/resourcequotas", TIMEOUT_S)["items"]
+    path = f"/api/v1/namespaces/{kube.namespace}/resourcequotas"
+    found = kube.get(path, TIMEOUT_S, has="items")["items"]
     if not found:
         yield Verdict.OK, f"no ResourceQuota limits {where}"
     for quota in found:

@@ -197,7 +197,7 @@ class Client:
     def _known(self, name: str, namespace: str | None = None) -> Run:
         source = self._source
         if isinstance(source, ThisMachine):
-            return self._here(source, source.own_folder(name), name)
+            return self._here(source, source.own_run(name)[0], name)
         if namespace not in (None, source.kube.namespace):
             source = source.within(namespace)
         return Run(source, name, self._endpoint)

@@ -8,7 +8,7 @@ from ..api.v1alpha1 import API_VERSION
 from ..cluster.resources import path
 from ..rendering.defaults import Object, names_storage
 from . import object_names
-from .errors import ForbiddenError, NotFoundError
+from .errors import ForbiddenError, NotFoundError, NotServedError
 
 if TYPE_CHECKING:
     from .kube import Kube
@@ -36,9 +36,10 @@ def of_namespace(kube: "Kube", namespace: str, say: Callable[[str], None]) -> li
     found, namespace = list[Object](), object_names.of_namespace(namespace)
     for kind, within in ((DEFAULTS_KIND, namespace), (CLUSTER_DEFAULTS_KIND, None)):
         try:
-            found.append(kube.get(path(API_VERSION, kind, within, DEFAULTS_NAME)))
-        except NotFoundError:
-            continue  # or the kind is not installed
+            where = path(API_VERSION, kind, within, DEFAULTS_NAME)
+            found.append(kube.get(where, has="metadata"))
+        except (NotFoundError, NotServedError):
+            continue
         except ForbiddenError as error:
             say(f"what {kind} {DEFAULTS_NAME} sets is not known: {error}")
     return found

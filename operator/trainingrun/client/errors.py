@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class NotFoundError(RunError):
-    """The API server answers 404, or there is no such run on this machine."""
+    """The API server says that there is none, or there is no such run on this machine."""
 
 
 class _AnsweredError(RunError):
@@ -33,7 +33,11 @@ class ForbiddenError(_AnsweredError):
 
 
 class RefusedError(_AnsweredError):
-    """The API server answers with another error."""
+    """The API server, or what is in between, answers with another error."""
+
+
+class NotServedError(RefusedError):
+    """The API server knows no such kind; a proxy in between may have said so as well."""
 
 
 class NoLogError(RunError):

@@ -17,7 +17,7 @@ from ..local.terminal_text import plain
 from .errors import NotFoundError, RefusedError, UnreachableError
 
 POLL_INTERVAL_S = 1.0
-_UNREACHABLE_TIMEOUT_S = 60.0
+AWAY_S = 60.0
 """How long it continues while the API server is away (`passes`), where nobody says otherwise."""
 
 
@@ -63,12 +63,17 @@ def of_folder(own: Path) -> Followed:
 
 
 def passes(error: Exception) -> bool:
-    """Whether a later call may succeed: the API server does not answer, or is busy or restarts."""
-    busy = isinstance(error, RefusedError) and (error.status >= 500 or error.status == 429)
+    """Whether a later call may succeed: the API server does not answer, or is busy or restarts.
+
+    A 404 that is no NotFoundError is that of a proxy which does not reach it.
+    """
+    busy = isinstance(error, RefusedError) and (error.status >= 500 or error.status in (404, 429))
     return busy or isinstance(error, UnreachableError)
 
 
-def looks(run: Followed, away_s: float | None = None) -> Iterator[dict[str, Any] | None]:
+def looks(
+    run: Followed, away_s: float | None = None, known: bool = False
+) -> Iterator[dict[str, Any] | None]:
     """The run as it is now at each look, until that of its end; None: the API server is away.
 
     Who asks pauses between two looks. A run that is deleted meanwhile has no last state.
@@ -76,17 +81,18 @@ def looks(run: Followed, away_s: float | None = None) -> Iterator[dict[str, Any]
     Args:
         run: The run.
         away_s: Seconds for which the API server may be away; None: a minute.
+        known: Whether there is such a run, so that it may be away at the first look, too.
 
     Raises:
         RunError: It is not there at first, or the API server does not answer any more.
     """
-    bound_s = _UNREACHABLE_TIMEOUT_S if away_s is None else away_s
-    answered_at = None
+    bound_s = AWAY_S if away_s is None else away_s
+    answered_at, seen = time.monotonic() if known else None, False
     while True:
         try:
             found = run.ask()
         except NotFoundError:
-            if answered_at is None:
+            if not seen:
                 raise
             return
         except RunError as error:
@@ -96,19 +102,19 @@ def looks(run: Followed, away_s: float | None = None) -> Iterator[dict[str, Any]
                 raise
             yield None
         else:
-            answered_at = time.monotonic()
+            answered_at, seen = time.monotonic(), True
             yield found
             if phase(found) in run.ends:
                 return
 
 
-def states(run: Followed) -> Iterator[dict[str, Any]]:
+def states(run: Followed, known: bool = False) -> Iterator[dict[str, Any]]:
     """The run as it is now, again after each pause; the last one is that of its end.
 
     Raises:
         RunError: As `looks`.
     """
-    for found in looks(run):
+    for found in looks(run, known=known):
         if found is not None:
             yield found
             if phase(found) in run.ends:

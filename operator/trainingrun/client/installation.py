@@ -77,7 +77,7 @@ def in_cluster(kube: "Kube") -> list[tuple[str, str]]:
 
 def _crd_version(kube: "Kube") -> str:
     try:
-        found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S)
+        found = kube.get(crd_path(API_VERSION, KIND), TIMEOUT_S, has="metadata")
     except NotFoundError:
         return "not installed"
     except ForbiddenError as error:
@@ -106,5 +106,5 @@ def deployments(kube: "Kube", labels: str) -> list[Deployment]:
     Raises:
         RunError: The cluster does not answer, or refuses it.
     """
-    found = kube.get(_DEPLOYMENTS, TIMEOUT_S, labelSelector=labels)
+    found = kube.get(_DEPLOYMENTS, TIMEOUT_S, has="items", labelSelector=labels)
     return [Deployment.read(each) for each in found["items"]]

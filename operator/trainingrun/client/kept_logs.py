@@ -13,7 +13,7 @@ from ..local import records
 from ..local.run_line import phase
 from ..local.terminal_text import duration, plain
 from . import following, log_lines
-from .errors import NotBegunError
+from .errors import NotBegunError, UnreachableError, bucket_access
 from .log_lines import Batch, Printed, Selection, until_its_end
 from .places import Place, Say, folder_of
 from .sources import ENDED
@@ -89,17 +89,38 @@ def _by_its_folder(run: "Bucket", say: Say) -> following.Followed:
         own = Path(unquote(urlsplit(run.root).path))
         if records.read(own) is not None:
             return following.of_folder(own)
-    return following.Followed(lambda: _state_in(run, say), frozenset(ENDED))
+
+    def ask() -> dict[str, Any]:
+        with _patiently():
+            return _state_in(run, say)
+
+    return following.Followed(ask, frozenset(ENDED))
+
+
+@contextlib.contextmanager
+def _patiently() -> Iterator[None]:
+    """An error of the bucket is one that may pass, as of an API server that is away."""
+    try:
+        with bucket_access():
+            yield
+    except RunError as error:
+        raise UnreachableError(str(error)) from None
 
 
 def _state_in(run: "Bucket", say: Say) -> dict[str, Any]:
     """What the folder says of the run; whoever has written nothing for long has ended.
 
     A run that fails in its bucket may be tried again by its operator, which nobody knows here.
+
+    Raises:
+        StorageError: The store did not answer, or something else did.
     """
     from trainingrun_runtime.store import kept_output, lease, run_result
 
-    newest = lease.newest_document(run)
+    token = lease.newest_fencing_token(run)
+    if not token:
+        raise lease.not_listed(run, f"{lease.FOLDER}/")
+    newest = lease.document(run, token)
     phase = Phase.RUNNING
     if run_result.read(run) is not None:
         phase = Phase.SUCCEEDED
@@ -176,8 +197,9 @@ def _followed(
         if part.size
     }
 
-    def new() -> list[Printed]:
-        lines: list[Printed] = []
+    answered_at = time.monotonic()
+
+    def add_new(lines: list[Printed]) -> None:
         for part in kept_output.parts(bucket, selection.attempt):
             if part.source.attempt < first:
                 continue  # of a former attempt, which nobody has asked for
@@ -186,10 +208,24 @@ def _followed(
                 lines += all_of_it[shown.get(part.key, 0) :]
                 shown[part.key] = len(all_of_it)
             sizes[part.key] = part.size
+
+    def new() -> list[Printed] | None:
+        """The next lines; None: the bucket is away."""
+        nonlocal answered_at
+        lines: list[Printed] = []
+        try:
+            with _patiently():
+                add_new(lines)
+            answered_at = time.monotonic()
+        except UnreachableError:
+            if not lines:
+                if time.monotonic() - answered_at > following.AWAY_S:
+                    raise
+                return None
         return sorted(lines, key=lambda line: line.time)
 
-    def wanted(lines: list[Printed]) -> Batch:
-        return Batch([line for line in lines if selection.wants(line.text)])
+    def wanted(lines: list[Printed] | None) -> Batch:
+        return Batch([line for line in lines or () if selection.wants(line.text)])
 
     for run in until_its_end(followed, selection, say):
         if run is None or phase(run) not in followed.ends:
@@ -199,7 +235,8 @@ def _followed(
     while nothing < _LAST_LOOKS:
         time.sleep(log_lines.POLL_S)
         lines = new()
-        nothing = 0 if lines else nothing + 1
+        if lines is not None:
+            nothing = 0 if lines else nothing + 1
         yield wanted(lines)
 
 

@@ -3,10 +3,10 @@
 import base64
 import contextlib
 import copy
-import json
 import logging
 import math
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +29,14 @@ from ..reconciling.bookkeeping import Bookkeeping
 from ..rendering import names
 from ..rendering.defaults import resolved_by_status
 from . import object_names
-from .errors import ForbiddenError, NoLogError, NotFoundError, RefusedError, UnreachableError
+from .errors import (
+    ForbiddenError,
+    NoLogError,
+    NotFoundError,
+    NotServedError,
+    RefusedError,
+    UnreachableError,
+)
 
 _ENTRY = re.compile(r"\{.*\}")
 _GROUP = f"/apis/{GROUP}/{VERSION}"
@@ -45,6 +52,9 @@ _APPLY = {"fieldManager": "trainingrun-submit", **_STRICT}
 _OF_HEADERS = "!#$&'*+^`|"
 """What may be in the name of a header beside letters, digits and `_.-~`, and is no escape."""
 _CONFLICT = "; change these fields with the tool that set them, or choose another name"
+_NOT_SERVED = "404 page not found"
+"""All that an API server says of a kind that it does not know; of an object it sends a Status."""
+_ELSEWHERE = "does the address in the kubeconfig lead to the API server?"
 
 
 class Kube:
@@ -62,13 +72,33 @@ class Kube:
             RunError: There is no usable kubeconfig, or no namespace can have that name.
         """
         self.context = context
-        settings, own, self._impersonation = _access(context)
-        self.namespace = object_names.of_namespace(namespace or own or "default")
+        self._renewing = threading.Lock()
+        access = self._connect(context)
+        # Whoever waits for a run stays in its cluster, also where another context becomes current.
+        self._connected_to = access.context
+        self.namespace = object_names.of_namespace(namespace or access.namespace or "default")
+
+    def _connect(self, context: str | None) -> "_Access":
+        access = _access(context)
         # The client's own three retries delay the error when the API server cannot be reached.
-        settings.retries = False
+        access.settings.retries = False
         # A log that is followed has no timeout, and a load balancer forgets a silent connection.
-        settings.keep_alive = True
-        self._client = client.ApiClient(settings)
+        access.settings.keep_alive = True
+        self._client = client.ApiClient(access.settings)
+        self._impersonation = access.impersonation
+        return access
+
+    def _renew(self, refused: client.ApiClient) -> None:
+        """Log in again as the kubeconfig says now; of several threads one does.
+
+        The client itself renews only what says when it expires.
+
+        Raises:
+            RunError: It gives no credentials.
+        """
+        with self._renewing:
+            if self._client is refused:
+                self._connect(self._connected_to)
 
     def within(self, namespace: str) -> "Kube":
         """The same cluster, by the same connections, with another default namespace.
@@ -85,15 +115,18 @@ class Kube:
         """Where the API server is."""
         return str(self._client.configuration.host)
 
-    def get(self, path: str, timeout_s: float = _TIMEOUT_S, /, **query: str) -> dict[str, Any]:
-        """What the API server answers at a path.
+    def get(
+        self, path: str, timeout_s: float = _TIMEOUT_S, /, *, has: str = "", **query: str
+    ) -> dict[str, Any]:
+        """What the API server answers at a path; `has` is a field that this must have.
 
         Raises:
             NotFoundError: There is nothing.
+            NotServedError: The API server knows no such kind.
             ForbiddenError: It may not be read.
             RunError: It cannot be read.
         """
-        return self._request("GET", path, path, query, timeout_s=timeout_s)
+        return self._request("GET", path, path, query, timeout_s=timeout_s, has=has)
 
     def may(self, verb: str, group: str, resource: str) -> bool:
         """Whether this user has a right in the default namespace.
@@ -114,7 +147,8 @@ class Kube:
             "spec": {"resourceAttributes": {"namespace": self.namespace, **asked}},
         }
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        return bool(self._request("POST", path, path, body=review)["status"]["allowed"])
+        found = self._request("POST", path, path, body=review, has="status")
+        return bool(found["status"].get("allowed"))
 
     def _request(
         self,
@@ -127,21 +161,23 @@ class Kube:
         kind: str = _JSON,
         timeout_s: float = _TIMEOUT_S,
         after_conflict: str = "",
+        has: str = "",
     ) -> dict[str, Any]:
-        """What the API server answers; `about` is what an error is about."""
+        """What the API server answers; `about` is what an error is about, `has` as of `get`."""
         with _one_sentence(about, after_conflict):
             answer = self._answer(method, path, query, timeout_s, body, kind)
             text = answer.read()
             if not 200 <= answer.status <= 299:
                 raise ApiException(http_resp=answer)
         try:
-            return dict(loads(text))
+            found = dict(loads(text))
         except (ValueError, TypeError):
             raise RefusedError(
-                f"{about}: the answer is not JSON; does the address in the kubeconfig lead to the "
-                "API server?",
-                answer.status,
+                f"{about}: the answer is not JSON; {_ELSEWHERE}", answer.status
             ) from None
+        if has and not isinstance(found.get(has), dict | list):
+            raise RefusedError(f"{about}: the answer has no {has}; {_ELSEWHERE}", answer.status)
+        return found
 
     def _answer(
         self,
@@ -151,6 +187,23 @@ class Kube:
         timeout_s: float | None,
         body: Any = None,
         kind: str = _JSON,
+    ) -> Any:
+        asked = self._client
+        answer = self._ask(method, path, query, timeout_s, body, kind)
+        if answer.status != 401:
+            return answer
+        answer.read()
+        self._renew(asked)
+        return self._ask(method, path, query, timeout_s, body, kind)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout_s: float | None,
+        body: Any,
+        kind: str,
     ) -> Any:
         method, url, headers, *rest = self._client.param_serialize(
             method,
@@ -194,10 +247,10 @@ class Kube:
         within = "" if everywhere else f"/namespaces/{self.namespace}"
         path, query = f"{_GROUP}{within}/{PLURAL}", {"limit": str(_PART)}
         while True:
-            found = self._request("GET", path, "TrainingRuns", query)
+            found = self._request("GET", path, "TrainingRuns", query, has="items")
             for each in found["items"]:
                 yield dict(resolved_by_status(each))
-            if not (rest := found.get("metadata", {}).get("continue")):
+            if not (rest := (found.get("metadata") or {}).get("continue")):
                 return
             query["continue"] = rest
 
@@ -208,7 +261,7 @@ class Kube:
             NotFoundError: There is none of that name.
             RunError: There can be none, or it cannot be read.
         """
-        return dict(resolved_by_status(self._on_run("GET", name)))
+        return dict(resolved_by_status(self._on_run("GET", name, has="metadata")))
 
     def events(self, run: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The Events about a TrainingRun that the API server still has.
@@ -220,8 +273,8 @@ class Kube:
         """
         name, uid = run["metadata"]["name"], run["metadata"].get("uid")
         about = f"involvedObject.kind={KIND},involvedObject.name={name}"
-        query = {"fieldSelector": about}
-        found = self._request("GET", self._core("events"), f"the events of {name}", query)
+        query, what = {"fieldSelector": about}, f"the events of {name}"
+        found = self._request("GET", self._core("events"), what, query, has="items")
         return [
             event for event in found["items"] if (event["involvedObject"].get("uid") or uid) == uid
         ]
@@ -304,8 +357,8 @@ class Kube:
         name = run["metadata"]["name"]
         ray_cluster = _seen(run).ray_cluster
         labels = f"{names.RUN_LABEL}={name}" + (f",{names.ROLE_LABEL}={role}" if role else "")
-        query = {"labelSelector": labels}
-        found = self._request("GET", self._core("pods"), f"the pods of {name}", query)
+        query, what = {"labelSelector": labels}, f"the pods of {name}"
+        found = self._request("GET", self._core("pods"), what, query, has="items")
         return [
             pod
             for pod in found["items"]
@@ -441,6 +494,8 @@ class _Access(NamedTuple):
     """The context's, or the pod's own."""
     impersonation: list[tuple[str, str]]
     """Headers of each request, by which the user acts as another one; a name may come again."""
+    context: str | None = None
+    """Of the kubeconfig; None: it is that of the pod."""
 
 
 def _access(context: str | None) -> _Access:
@@ -489,7 +544,8 @@ def _of_kubeconfig(context: str | None) -> _Access:
     user = entry.value["user"] if entry is not None else {}
     if "exec" in user and "BearerToken" not in settings.api_key and not settings.cert_file:
         raise _no_credentials(chosen["user"], user["exec"]["command"], errors)
-    return _Access(settings, chosen.get("namespace"), _impersonation(user))
+    name = loader.current_context["name"]
+    return _Access(settings, chosen.get("namespace"), _impersonation(user), name)
 
 
 @contextlib.contextmanager
@@ -567,9 +623,7 @@ def _one_sentence(what: str, after_conflict: str = "") -> Iterator[None]:
         yield
     except ApiException as error:
         if error.status == 404:
-            raise NotFoundError(
-                f"{what}: not found; is the name right, and the operator installed?"
-            ) from None
+            raise _not_found(what, error) from None
         if error.status in (401, 403):
             advice = "; log in to the cluster again" if error.status == 401 else ""
             raise ForbiddenError(f"{what}: {_message(error)}{advice}", error.status) from None
@@ -587,7 +641,26 @@ def _unreachable(error: urllib3.exceptions.HTTPError | ApiException) -> Unreacha
     return UnreachableError(f"the cluster does not answer: {reason}")
 
 
-def _message(error: ApiException) -> str:
+def _not_found(what: str, error: ApiException) -> RunError:
+    """That there is nothing, which an API server alone can say: a proxy in between knows nothing of
+    what is behind it.
+    """
+    sentence = f"{what}: not found; is the name right, and the operator installed?"
+    said = _said(error)
+    if said.get("kind") == "Status" and said.get("reason") == "NotFound":
+        return NotFoundError(sentence)
+    if (error.body or "").strip() == _NOT_SERVED:
+        return NotServedError(sentence, 404)
+    return RefusedError(f"{what}: {_message(error)}; {_ELSEWHERE}", 404)
+
+
+def _said(error: ApiException) -> Mapping[str, Any]:
+    """The answer as JSON; empty where it is none, as of a proxy."""
     with contextlib.suppress(ValueError, TypeError):
-        return " ".join(str(json.loads(error.body)["message"]).split())
-    return f"{error.status} {error.reason}".strip()
+        return dict(loads((error.body or "").encode()))
+    return {}
+
+
+def _message(error: ApiException) -> str:
+    said = _said(error).get("message") or f"{error.status} {error.reason}"
+    return " ".join(str(said).split())

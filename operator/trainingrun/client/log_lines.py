@@ -126,7 +126,7 @@ def until_its_end(
 ) -> Iterator[dict[str, Any] | None]:
     """The run as it is now until it ends, or the attempt that is wanted alone; as `looks`."""
     suspended = False
-    for run in following.looks(followed):
+    for run in following.looks(followed, known=True):
         yield run
         if run is None:
             continue

@@ -59,7 +59,8 @@ def of_run(
         return
     found = PodLogs(kube, selection, say)
     lines = found.now(pods)
-    without = sorted({*_gone(run, pods), *map(plain, found.unread.values())})
+    rotated = (f"{plain(name)} (before its log was rotated)" for name in found.rotated)
+    without = sorted({*_gone(run, pods), *map(plain, found.unread.values()), *rotated})
     if found.empty or without:
         former = ", ".join(without) or f"former pods of {name}"
         kept = _of_former_pods(run, former, selection, endpoint, say)

@@ -126,12 +126,14 @@ def needed(uri: str, name: str, others: list[dict[str, Any]]) -> Iterator[tuple[
 def events(source: Source, name: str) -> list[dict[str, Any]]:
     """The Events of a run that the API server still has; of a local one what its drivers recorded.
 
+    In the order in which they were last seen.
+
     Raises:
         RunError: There is no such run, or they cannot be read.
     """
     run = source.run(name)
     if not isinstance(source, ThisMachine):
-        return source.kube.events(run)
+        return sorted(source.kube.events(run), key=last_seen)
     with folder_of(on_this_machine(source, name, None)) as bucket:
         from trainingrun_runtime.report_page import history
         from trainingrun_runtime.store import last_progress

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..api.errors import RunError
 from ..local.run_line import phase
+from ..reconciling import pod_status
 from . import following, log_lines
 from .errors import NoLogError, NotFoundError
 from .log_lines import Batch, Printed, Selection, together, unix, until_its_end
@@ -24,6 +25,8 @@ _AT_ONCE = 8
 _BATCH_S = 0.5
 _LAST_LINES_S = 10.0
 """For the last lines of pods once the run has ended: that of a lost node never closes its log."""
+_FIRST_LINE_S = 60.0
+"""From the start of a container to its first line, at most: Ray prints some as it starts."""
 _LABELED = re.compile(r"\[(driver|(?:trial (\d{1,9}) )?rank (\d{1,9}))\] (.*)", re.DOTALL)
 
 
@@ -33,7 +36,9 @@ class PodLogs:
     def __init__(self, kube: "Kube", selection: Selection, say: Say) -> None:
         """Read what is selected; sentences about the pods are said."""
         self._kube, self._selection, self._say = kube, selection, say
-        self._read_up_to: dict[str, str] = {}  # by pod UID: the time of the last line
+        # By pod UID: the time of the first line, and that of the last one, also as it is written.
+        self._first: dict[str, float] = {}
+        self._read_up_to: dict[str, tuple[float, str]] = {}
         self._lines: queue.Queue[Printed] = queue.Queue()
         self._errors: list[RunError] = []
         self._followed: dict[str, threading.Thread] = {}
@@ -43,6 +48,8 @@ class PodLogs:
         """Whether no line was wanted so far."""
         self.unread: dict[str, str] = {}
         """Names of pods by their UID, of whose logs `now` has not read all."""
+        self.rotated: list[str] = []
+        """Names of pods whose logs had too few lines, as the kubelet has begun a new file."""
 
     def now(self, pods: list[dict[str, Any]]) -> list[Printed]:
         """What the pods have printed until now.
@@ -60,7 +67,16 @@ class PodLogs:
         for line in self._read(pod, since_s=self._selection.since_s):
             kept = by_rank.setdefault(line.rank, deque(maxlen=self._selection.tail))
             kept.append(line)
+        few = any(len(lines) < self._selection.tail for lines in by_rank.values())
+        if few and self._selection.since_s is None and self._begins_late(pod):
+            self.rotated.append(pod["metadata"]["name"])
         return [line for lines in by_rank.values() for line in lines]
+
+    def _begins_late(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the log lacks its beginning: the API server has the kubelet's last file alone."""
+        state = (pod_status.ray_container(pod) or {}).get("state") or {}
+        began = unix(str((state.get("running") or state.get("terminated") or {}).get("startedAt")))
+        return 0 < began < self._first.get(pod["metadata"]["uid"], 0.0) - _FIRST_LINE_S
 
     def _read(self, pod: Mapping[str, Any], **how: Any) -> Iterator[Printed]:
         """The wanted lines of a pod that were not read before.
@@ -69,14 +85,18 @@ class PodLogs:
             RunError: The API server refuses it.
         """
         uid, follows = pod["metadata"]["uid"], bool(how.get("follow"))
+        before = self._read_up_to.get(uid)
         try:
             for text in self._kube.pod_log(pod, **how):
                 self._away.pop(uid, None)
                 stamp, _, rest = text.partition(" ")
-                if stamp <= self._read_up_to.get(uid, ""):
+                at = unix(stamp), stamp  # the text has nanoseconds
+                if before is not None and at <= before:
                     continue
-                if unix(stamp):  # else it is the kubelet that says something
-                    self._read_up_to[uid] = stamp
+                before = None  # of what follows some may be earlier: a clock can be set back
+                if at[0]:  # else it is the kubelet that says something
+                    self._first.setdefault(uid, at[0])
+                    self._read_up_to[uid] = at
                 if (line := self._wanted(stamp, rest)) is not None:
                     self.empty = False
                     yield line
@@ -176,7 +196,7 @@ class PodLogs:
         try:
             if uid in self.unread and not self._read_late(pod):
                 return  # it is opened again
-            before = self._read_up_to.get(uid)
+            _, before = self._read_up_to.get(uid, (0.0, None))
             for line in self._read(pod, follow=True, since=before, since_s=self._selection.since_s):
                 self._lines.put(line)
         except RunError as error:

@@ -152,7 +152,8 @@ class Run:
         """
         until = time.monotonic() + timeout if timeout is not None else float("inf")
         followed, last = self._source.followed(self.name), None
-        for found in following.looks(followed, None if timeout is None else float("inf")):
+        away_s = None if timeout is None else float("inf")
+        for found in following.looks(followed, away_s, known=True):
             last = found or last
             if found is not None and phase(found) in followed.ends:
                 break
@@ -205,7 +206,7 @@ class Run:
                 one.get("message") or "",
                 one.get("count") or 1,
             )
-            for one in sorted(places.events(self._source, self.name), key=places.last_seen)
+            for one in places.events(self._source, self.name)
         ]
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..api.errors import RunError
 from ..api.status import Phase
 from ..local import records
-from ..local.folder import all_roots, latest, own_folder
+from ..local.folder import all_roots, own_folder, own_run
 from ..local.run_line import condition
 from . import following, retried_run
 from .defaults import where_storage_is_missing
@@ -149,19 +149,21 @@ class ThisMachine:
         Raises:
             LocalError: There is none.
         """
+        return self.own_run(name)[1]
+
+    def own_run(self, name: str) -> tuple[Path, dict[str, Any]]:
+        """The same behind its own folder, which may be that of another run at the next look."""
         if self.own is None:
-            return latest(name, self.folder)
-        return self.followed(name).ask()
+            return own_run(name, self.folder)
+        return self.own, following.of_folder(self.own).ask()
 
     def followed(self, name: str) -> following.Followed:
         """The same, to be followed."""
-        if self.own is None:
-            self.run(name)
-        return following.of_folder(self.own_folder(name))
+        return following.of_folder(self.own or self.own_run(name)[0])
 
     def own_folder(self, name: str) -> Path:
-        """The folder of the latest run of a name."""
-        return self.own or own_folder(name, self.folder)
+        """The folder of the latest run of a name; of all runs where there is no record of one."""
+        return self.own or own_folder(name, self.folder)[0]
 
     def delete(self, name: str) -> None:
         """Delete the folder of the latest run of a name, with its checkpoints and logs.
@@ -169,7 +171,7 @@ class ThisMachine:
         Raises:
             LocalError: A process trains it now, or it cannot be deleted.
         """
-        records.delete(self.own_folder(name))
+        records.delete(self.own_run(name)[0])
 
 
 Source = Cluster | ThisMachine

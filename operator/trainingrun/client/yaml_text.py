@@ -8,6 +8,7 @@ refused: all but one of the two values would be lost.
 """
 
 import base64
+import contextlib
 import json
 import math
 import re
@@ -238,9 +239,10 @@ def _resolved(text: str) -> Any:
     digits = _BETWEEN.sub("", text) if text.startswith(".") else text.replace("_", "")
     if match := _INTEGER.fullmatch(digits):
         base = next(base for base in "boxd" if match[base])
-        whole = int(match["sign"] + match[base], {"b": 2, "o": 8, "x": 16, "d": 10}[base])
-        if -(2**63) <= whole < (2**63 if match["sign"] else 2**64):
-            return _as_json(whole)
+        with contextlib.suppress(ValueError):  # of more digits than Python reads
+            whole = int(match["sign"] + match[base], {"b": 2, "o": 8, "x": 16, "d": 10}[base])
+            if -(2**63) <= whole < (2**63 if match["sign"] else 2**64):
+                return _as_json(whole)
     if _FLOAT.fullmatch(digits) and math.isfinite(number := float(digits)):
         return _as_json(number)
     return text

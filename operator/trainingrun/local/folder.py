@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ LATEST = "latest.json"
 TELL_ENV = "TRAININGRUN_TELL_FOLDER"
 """Number of a pipe's end, to which a run that begins writes its own folder: of several runs that
 begin in one folder, whoever has started this process else takes another one for its own."""
-_UID = re.compile(r"[0-9a-f]{8}")
-"""The part of a UID that the name of a run's folder ends with."""
 
 
 def root_of(name: str, folder: Path | None) -> Path:
@@ -80,6 +77,8 @@ class Folder:
             folder = cls(here, root, attempt, Record(own, here, attempt))
             folder.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if not resume:
+                _discard(own)
             raise LocalError(f"cannot write to {root}: {error.strerror}") from None
         return folder
 
@@ -103,7 +102,7 @@ class Folder:
 
     def discard(self) -> None:
         """Delete a new run that is refused: else it would be the one that `--resume` means."""
-        records.remove(self.root / self._name)
+        _discard(self.root / self._name)
 
     @property
     def begins(self) -> str | None:
@@ -171,7 +170,7 @@ class Folder:
             entry
             for place in places
             for entry in place.glob(f"{name}-*")
-            if _UID.fullmatch(entry.name.removeprefix(f"{name}-"))
+            if records.UID.fullmatch(entry.name.removeprefix(f"{name}-"))
             and entry.is_dir()
             and entry != self.root / self._name
         ]
@@ -224,6 +223,11 @@ class Folder:
         return folder / source.file
 
 
+def _discard(own: Path) -> None:
+    with contextlib.suppress(LocalError):  # why the run is refused is what is said
+        records.remove(own)
+
+
 def _to_resume(root: Path, name: str) -> tuple[Path, str, int]:
     """The run of a name to resume: the folder of all runs, its UID, and number of its next attempt.
 
@@ -246,34 +250,43 @@ def _to_resume(root: Path, name: str) -> tuple[Path, str, int]:
     )
 
 
-def own_folder(name: str, folder: Path | None) -> Path:
-    """The folder of the latest local run of a name; where there is no record, that of all runs.
+def own_folder(name: str, folder: Path | None) -> tuple[Path, dict[str, Any] | None]:
+    """The folder of the latest local run of a name, and its record; without one that of all runs.
 
     Raises:
         LocalError: It is the folder of one run, which has another name.
     """
     root = root_of(name, folder)
     for own in reversed(records.folders(root, name)):
-        return own
+        if (found := records.read(own)) is not None:  # else it never began
+            return own, found
     found = records.read(root)
     if found is not None and (of := found["metadata"].get("name")) != name:
         raise LocalError(
             f"the run in {root} is {of}, not {name}; name that one, or another one's --folder"
         )
-    return root
+    return root, found
 
 
-def latest(name: str, folder: Path | None) -> dict[str, Any]:
-    """The latest local run of a name, as a cluster would give it.
+def own_run(name: str, folder: Path | None) -> tuple[Path, dict[str, Any]]:
+    """The own folder of the latest local run of a name, and that run as a cluster would give it.
 
     Raises:
         LocalError: There is none.
     """
-    found = records.read(own_folder(name, folder))
+    own, found = own_folder(name, folder)
     if found is None:
-        root = root_of(name, folder)
         raise LocalError(
-            f"there is no run {name} in {root}; begin one by `trainingrun run FILE --local`, or "
+            f"there is no run {name} in {own}; begin one by `trainingrun run FILE --local`, or "
             "name its folder with --folder"
         )
-    return found
+    return own, found
+
+
+def latest(name: str, folder: Path | None) -> dict[str, Any]:
+    """The latest local run of a name.
+
+    Raises:
+        LocalError: There is none.
+    """
+    return own_run(name, folder)[1]

@@ -40,7 +40,7 @@ ENDS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED})
 _FOLDER = "local"
 _RECORD = "run.json"
 _LOCK = "lock"
-_UID = re.compile(r"[0-9a-f]{8}")
+UID = re.compile(r"[0-9a-f]{8}")
 """The part of a UID that the name of a run's folder ends with."""
 _LOCK_TRIES = 20
 """Each 0.05 s: whoever looks whether a run goes on holds its lock for a moment."""
@@ -309,7 +309,7 @@ def folders(root: Path, name: str | None = None) -> list[Path]:
     found = []
     for lock in root.glob(f"*/{_FOLDER}/{_LOCK}"):
         own, _, uid = lock.parent.parent.name.rpartition("-")
-        if _UID.fullmatch(uid) and name in (None, own):
+        if UID.fullmatch(uid) and name in (None, own):
             with contextlib.suppress(OSError):  # it was deleted meanwhile
                 found.append((lock.stat().st_mtime_ns, lock.parent.parent))
     return [folder for _, folder in sorted(found)]
@@ -441,9 +441,11 @@ def delete(folder: Path) -> None:
     """Delete a run's folder with its checkpoints, and its logs.
 
     Raises:
-        LocalError: A process trains it now, or it cannot be deleted.
+        LocalError: A process trains it now, it is no run's, or it cannot be deleted.
         UnreadableError: Nobody knows whether one does.
     """
+    if _read(folder) is None:
+        raise LocalError(f"{folder} holds no run, or no longer; delete it yourself if it is to go")
     if goes_on(folder):
         name = folder.name.rpartition("-")[0]
         raise LocalError(

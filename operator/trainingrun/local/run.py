@@ -91,36 +91,38 @@ def run_locally(
     found = machine.search_paths(None, variables, beside=options.beside)
     where = user_module.locate(run, found["PYTHONPATH"].split(os.pathsep))
     folder = Folder.prepare(run, options.folder, options.resume)
-    try:
-        script = folder.write_script(config_maps)
-        user_module.check_script(script)
-        rendered = contract(folder.run, folder.first_attempt, RenderSettings())
-        base = rendered.model_copy(
-            update={
-                **_with_script(rendered, script),
-                "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
-                "restore_from": folder.restore_from(run.spec.storage),
-                # The folder takes the place of the bucket for checkpoints, not for the code.
-                "code": code_source(run),
-                "image": None,
+    with _terminable(), contextlib.ExitStack() as at_end:
+        try:
+            script = folder.write_script(config_maps)
+            user_module.check_script(script)
+            rendered = contract(folder.run, folder.first_attempt, RenderSettings())
+            base = rendered.model_copy(
+                update={
+                    **_with_script(rendered, script),
+                    "rules": _on_one_machine(folder.run.spec.failures.contract_rules),
+                    "restore_from": folder.restore_from(run.spec.storage),
+                    # The folder takes the place of the bucket for checkpoints, not for the code.
+                    "code": code_source(run),
+                    "image": None,
+                }
+            )
+            tracking = environments.tracking(folder.run)
+            variables = machine.variables(run.spec, before={**tracking, **base.identity()})
+            environment = {
+                **tracking,
+                **variables,
+                **base.identity(),
+                **machine.search_paths(script, variables, beside=options.beside),
+                CONFIG_ENV: json.dumps(run.spec.training.config),
             }
-        )
-        tracking = environments.tracking(folder.run)
-        variables = machine.variables(run.spec, before={**tracking, **base.identity()})
-        environment = {
-            **tracking,
-            **variables,
-            **base.identity(),
-            **machine.search_paths(script, variables, beside=options.beside),
-            CONFIG_ENV: json.dumps(run.spec.training.config),
-        }
-    except LocalError:
-        if not options.resume:
-            folder.discard()
-        raise
-    workers = run.spec.workers
-    with _terminable(), folder.record as record, contextlib.ExitStack() as at_end:
-        folder.begin()
+            record = at_end.enter_context(folder.record)
+            folder.begin()
+        except LocalError:
+            if not options.resume:
+                at_end.close()  # else the lock, which is in the folder, stays open
+                folder.discard()
+            raise
+        workers = run.spec.workers
         with _ray_starts():
             ray = LocalRay(
                 folder.logs,
