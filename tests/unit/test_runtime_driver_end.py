@@ -80,7 +80,7 @@ def bucket(tmp_path: Path) -> Bucket:
 
 def a_driver(bucket: Bucket, pod: str, now: float) -> Attempt:
     taken = Lease.take(bucket, 1, pod, now)
-    return Attempt(CONTRACT, taken, now, Documents(CONTRACT), [], BackgroundImports())
+    return Attempt(CONTRACT, taken, now, Documents(CONTRACT.attempt), [], BackgroundImports())
 
 
 def trained(coordinator: Coordinator, step: int) -> None:
@@ -91,7 +91,7 @@ def trained(coordinator: Coordinator, step: int) -> None:
 
 def state() -> RunState | None:
     """What the document says that the operator reads."""
-    found = document.read(Documents(CONTRACT).path)
+    found = document.read(Documents(CONTRACT.attempt).path)
     return found.state if found is not None else None
 
 
@@ -140,7 +140,7 @@ def test_success_names_the_checkpoint_of_the_last_step_and_is_in_the_bucket_befo
     result = run_result.read(bucket)
     assert result is not None
     assert result.checkpoint_uri == bucket.uri("checkpoints/0001-000001/step-10")
-    found = document.read(Documents(CONTRACT).path)
+    found = document.read(Documents(CONTRACT.attempt).path)
     assert found is not None
     assert (found.state, found.result) == (RunState.SUCCEEDED, result)
 
@@ -187,7 +187,7 @@ def test_an_attempt_that_the_failure_policy_ends_has_its_page_before_the_operato
     error = WorkerGroupError("failed", {0: ValueError("the loss is NaN")})
     decision = AttemptPolicy(Called(started[0]), bucket, 1).make_decision(error)
     assert decision is FailureDecision.RAISE
-    told = document.read(Documents(CONTRACT).path)
+    told = document.read(Documents(CONTRACT.attempt).path)
     assert told is not None
     assert told.failure is not None, "the head may be lost before the end"
     assert started[0].silence() is None, "no rank of it hangs any more"
@@ -200,7 +200,7 @@ def test_an_attempt_that_the_failure_policy_ends_has_its_page_before_the_operato
     monkeypatch.setattr(attempts.run_page, "write", write)
     assert driver._conclude(error) == FAILED_EXIT_CODE
     assert pages == [(told.failure, RunState.TRAINING)]
-    found = document.read(Documents(CONTRACT).path)
+    found = document.read(Documents(CONTRACT.attempt).path)
     assert found is not None
     assert (found.state, found.failure) == (RunState.FAILED, told.failure)
     assert found.report_uri == "file:///report.html"

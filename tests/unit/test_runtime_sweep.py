@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from support import checkpoints
-from trainingrun_protocol.contract import ContractParameter, ContractSweep
+from trainingrun_protocol.contract import (
+    ContractParameter,
+    ContractStorage,
+    ContractSweep,
+    RunContract,
+)
 from trainingrun_protocol.progress import (
     Failure,
     LastCheckpoint,
@@ -25,11 +30,13 @@ from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, LossHistory, Superseded
 from trainingrun_runtime.store.reported_metrics import number_of
+from trainingrun_runtime.store.restore_source import NothingToRestore
 from trainingrun_runtime.sweep import record, search, summary
 from trainingrun_runtime.sweep.record import Trial
 from trainingrun_runtime.sweep.schedulers import Rungs
 from trainingrun_runtime.sweep.summary import Summary
 from trainingrun_runtime.sweep.trial import TrialLease
+from trainingrun_runtime.sweep.trial_folders import TrialFolders
 from trainingrun_runtime.sweep.trial_table import TrialTable
 
 
@@ -120,6 +127,37 @@ def test_the_next_driver_reads_what_the_one_before_it_wrote(tmp_path: Path):
     bucket.put("sweep/000002.json", b'{"trials": [{')  # of a driver before the third one
     third = a_lease(bucket)
     assert record.read(bucket, third.fencing_token) == noted
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"version": 2, "trials": []}', b'{"trials": [{"number": 1, "state": "Paused"}]}']
+)
+def test_a_record_of_another_version_is_not_passed_over_by_a_driver(tmp_path: Path, content: bytes):
+    """As after a rollback of the image: an older one, or none, would decide the trials anew."""
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    first = a_lease(bucket)
+    record.write(first, trials(1.5), a_sweep())
+    second = a_lease(bucket)
+    bucket.put("sweep/000002.json", content)
+    third = a_lease(bucket)
+    assert second.fencing_token == 2
+    with pytest.raises(NothingToRestore, match=r"sweep/000002\.json has a format that"):
+        record.read(bucket, third.fencing_token)
+    assert record.read(bucket) is not None, "a reader decides nothing"
+
+
+def test_a_checkpoint_of_another_version_fails_no_trial_alone(tmp_path: Path):
+    """It would be final, and the sweep succeed without it."""
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    first = a_lease(bucket)
+    record.write(first, trials(None, state=TrialState.RUNNING), a_sweep())
+    key = f"{record.folder(1)}/manifests/000001-000001.json"
+    bucket.put(key, b'{"version": 3}')
+    storage = ContractStorage(uri=bucket.root)
+    contract = RunContract(name="a", namespace="b", uid="0", attempt=2, storage=storage)
+    folders = TrialFolders(contract, a_sweep(), a_lease(bucket), None)
+    with pytest.raises(NothingToRestore, match="it has version 3 of its format"):
+        folders.trials()
 
 
 def test_a_trial_is_held_as_long_as_its_driver_holds_the_run(tmp_path: Path):

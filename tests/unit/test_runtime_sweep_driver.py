@@ -54,7 +54,7 @@ def test_others_are_followed_while_a_trial_waits_for_the_bucket(
     contract: RunContract, tmp_path: Path
 ) -> None:
     lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
-    documents, ended = Documents(contract), threading.Event()
+    documents, ended = Documents(contract.attempt), threading.Event()
     driver = SweepDriver(contract, SWEEP, lease, 0.0, documents)
     assert driver._begin_next() == "0001-01"
     (tmp_path / "run" / "sweep").rename(tmp_path / "noted")
@@ -82,7 +82,7 @@ def test_a_driver_whose_first_record_cannot_be_written_says_so(
     contract: RunContract, tmp_path: Path
 ) -> None:
     bucket = Bucket.open(contract.storage.uri)
-    documents = Documents(contract)
+    documents = Documents(contract.attempt)
     driver = SweepDriver(contract, SWEEP, Lease.take(bucket, 1, "pod", 0.0), 0.0, documents)
     (tmp_path / "run" / "sweep").write_text("a file where the folder is to be")
     ends: list[BaseException] = []
@@ -109,7 +109,7 @@ def test_a_driver_that_cannot_read_what_the_former_one_noted_says_so(
     lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
     record = tmp_path / "run" / "sweep"
     record.symlink_to(record)  # cannot be read
-    documents = Documents(contract)
+    documents = Documents(contract.attempt)
     begins = threading.Thread(target=SweepDriver, args=(contract, SWEEP, lease, 0.0, documents))
     begins.start()
     try:
@@ -128,7 +128,7 @@ BUG = Failure(kind="Application", message="a bug")
 
 def a_driver(contract: RunContract, attempt: int) -> SweepDriver:
     lease = Lease.take(Bucket.open(contract.storage.uri), attempt, "pod", 0.0)
-    return SweepDriver(contract, ASHA, lease, 0.0, Documents(contract))
+    return SweepDriver(contract, ASHA, lease, 0.0, Documents(contract.attempt))
 
 
 def after_one_was_stopped(contract: RunContract, attempt: int = 1) -> SweepDriver:
@@ -231,7 +231,7 @@ def test_the_result_of_a_large_sweep_is_one_that_a_later_driver_can_report(
     assert driver._conclude() == DONE_EXIT_CODE
     result = run_result.read(driver._lease.bucket)
     assert result is not None
-    later = Documents(contract, tmp_path / "later.json")
+    later = Documents(contract.attempt, tmp_path / "later.json")
     later.succeeded(result)
     for path in (driver._documents.path, later.path):
         assert path.stat().st_size < 256 * 1024

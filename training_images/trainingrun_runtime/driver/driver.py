@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 import ray
+from pydantic import ValidationError
 
 from trainingrun_protocol.contract import CONTRACT_ENV, ContractSweep, RunContract
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE, LEASE_LOST_EXIT_CODE
@@ -15,7 +16,7 @@ from trainingrun_protocol.progress import Failure, RunState
 
 from .. import stacks
 from ..output import announced
-from ..progress.document import Documents
+from ..progress.document import Documents, report_unusable_image
 from ..progress.process_start import process_began
 from ..store import manifest, restore_source, run_result
 from ..store.bucket import Bucket
@@ -53,13 +54,16 @@ def main(start_sweep: StartSweep) -> int:
     stacks.log_on_signal()
     started = time.time()
     times = {"process": process_began(started), "main": started}
-    contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    try:
+        contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
+    except ValidationError as error:
+        return report_unusable_image(_of_other_version(error))
     # Requirements may replace what is imported, so that it is not imported before them.
     imports = None if contract.requirements else start_imports()
     os.environ.update(contract.identity())
     with suppress(OSError):
         announced.announce(contract, announced.own_files())
-    final = Documents(contract)
+    final = Documents(contract.attempt)
     attempt: Running | None = None
     lease: Lease | None = None
     try:
@@ -108,6 +112,15 @@ def main(start_sweep: StartSweep) -> int:
         else:
             _fail_before_it_began(contract, failure_of(error), lease, final)
         return FAILED_EXIT_CODE
+
+
+def _of_other_version(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return (
+        f"this image cannot use {'.'.join(map(str, first['loc'])) or 'the contract'} as the "
+        f"operator writes it ({first['msg']}), since one of them is of another version; use the "
+        "training image of the operator's version"
+    )
 
 
 def _fail_before_it_began(

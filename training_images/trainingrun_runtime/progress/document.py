@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE, RunContract
+from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE
 from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState
 
@@ -36,9 +36,9 @@ def read(path: str | Path) -> Progress | None:
 class Documents:
     """The progress documents of a driver whose coordinator does not run yet, or no longer."""
 
-    def __init__(self, contract: RunContract, path: Path | None = None) -> None:
+    def __init__(self, attempt: int, path: Path | None = None) -> None:
         self.path = path or state_directory() / PROGRESS_FILE
-        self._attempt = contract.attempt
+        self._attempt = attempt
         self._storage_error_since: float | None = None
 
     def waiting(self, error: str | None) -> None:
@@ -68,8 +68,12 @@ class Documents:
 
 
 def report_unusable_image(sentence: str) -> int:
-    """Write to the document and log why this image cannot train; returns the exit code."""
+    """Write to the document and log why this image cannot train; returns the exit code.
+
+    Of the contract only the attempt's number is read, which every version has.
+    """
     log.error("%s", sentence)
-    contract = RunContract.model_validate_json(os.environ[CONTRACT_ENV])
-    Documents(contract).failed(Failure(kind="Application", message=sentence))
+    attempt = json.loads(os.environ[CONTRACT_ENV])["attempt"]
+    failure = Failure(kind="Application", message=sentence, retry="UnlessRepeated")
+    Documents(attempt).failed(failure)
     return FAILED_EXIT_CODE

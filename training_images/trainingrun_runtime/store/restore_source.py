@@ -67,10 +67,15 @@ def choose(
 def _require_known(bucket: Bucket, skipped: list[Skipped]) -> None:
     for one in skipped:
         if one.other_version:
-            raise NothingToRestore(
-                f"in {bucket.at()} {one.reason}; go on with the version of trainingrun that wrote "
-                "it, or delete it to begin at an older checkpoint"
-            )
+            raise of_other_version(bucket, one.reason)
+
+
+def of_other_version(bucket: Bucket, reason: str) -> NothingToRestore:
+    """The error for an object that another version of this project has written."""
+    return NothingToRestore(
+        f"in {bucket.at()} {reason}; go on with the version of trainingrun that wrote it, or "
+        "delete it to begin at an older one"
+    )
 
 
 def folder(wanted: ContractRestore) -> Bucket:

@@ -4,8 +4,10 @@ Each driver writes an object of its own and reads that of the driver before it. 
 state that Ray Tune writes for itself: reading a pickle from the bucket would run what is in it.
 """
 
+import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from trainingrun_protocol.wire import Metrics, Wire
 
 from ..store.bucket import Bucket
 from ..store.lease import Lease, document_key, fencing_tokens, require_empty
+from ..store.restore_source import of_other_version
 
 FOLDER = "sweep"
 """Where the records are, below the run's folder."""
@@ -112,14 +115,16 @@ def folder(number: int, leg: int = 1) -> str:
 def read(bucket: Bucket, before: float = math.inf) -> SweepRecord | None:
     """The trials as the newest driver with a token below `before` wrote them; None: none did.
 
-    One that cannot be read is passed over: trials that are done have their result in their own
-    folder as well.
+    One that is damaged is passed over: trials that are done have their result in their own folder
+    as well. To a driver one of another version of this project is not damaged: the trials would be
+    decided anew, and the newer decisions hidden by its own record.
 
     Args:
         bucket: the run's folder.
         before: a driver's own token; default: of a reader, who decides nothing.
 
     Raises:
+        NothingToRestore: to a driver, another version of this project has written the newest.
         StorageError: the store did not answer; to a driver also where an empty list is no proof
             that there is none.
     """
@@ -127,11 +132,20 @@ def read(bucket: Bucket, before: float = math.inf) -> SweepRecord | None:
     if not known and before < math.inf:  # else all trials would be drawn anew
         require_empty(bucket, FOLDER, lambda: fencing_tokens(bucket, FOLDER))
     for token in sorted((token for token in known if token < before), reverse=True):
+        content = bucket.get(document_key(FOLDER, token)) or b""
         try:
-            return SweepRecord.model_validate_json(bucket.get(document_key(FOLDER, token)) or b"")
+            return SweepRecord.model_validate_json(content)
         except ValidationError:
-            continue
+            if before < math.inf and _is_whole(content):
+                reason = f"{document_key(FOLDER, token)} has a format that is not known"
+                raise of_other_version(bucket, reason) from None
     return None
+
+
+def _is_whole(content: bytes) -> bool:
+    with suppress(ValueError):
+        return isinstance(json.loads(content), dict)
+    return False
 
 
 def write(held: Lease, trials: Mapping[int, Trial], sweep: ContractSweep) -> None:

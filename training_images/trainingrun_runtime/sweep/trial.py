@@ -154,7 +154,7 @@ def _rating(contract: RunContract) -> tuple[int, Any] | None:
 
 def _drive(job: TrialJob) -> None:
     contract, started = job.contract, time.time()
-    documents = Documents(contract, Path(job.document))
+    documents = Documents(contract.attempt, Path(job.document))
     try:
         storage = contract.storage
         bucket = Bucket.open(storage.uri, storage.endpoint, storage.region)

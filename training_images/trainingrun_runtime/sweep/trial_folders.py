@@ -10,6 +10,7 @@ from trainingrun_protocol.progress import TrialState
 from ..store import manifest
 from ..store.bucket import Bucket
 from ..store.lease import Lease
+from ..store.restore_source import of_other_version
 from ..store.storage_errors import StorageError
 from . import record, search
 from .record import Trial
@@ -43,6 +44,7 @@ class TrialFolders:
         """The trials as the former driver left them; the first one draws their values.
 
         Raises:
+            NothingToRestore: another version of this project has written what they begin from.
             StorageError: the store did not answer.
         """
         noted = record.read(self._bucket, self._lease.fencing_token)
@@ -78,9 +80,13 @@ class TrialFolders:
         """A trial that was under way has the steps that its newest checkpoint holds."""
         if trial.state.final:
             return trial
-        committed = manifest.committed(self._bucket_of(trial))
-        begun_at = trial.origin.step if trial.origin else 0
-        step = committed[-1].step if committed else begun_at
+        bucket, step = self._bucket_of(trial), trial.origin.step if trial.origin else 0
+        for key, found in reversed(manifest.read_all(bucket)):
+            if isinstance(found, manifest.OtherVersion):  # the trial alone would fail, for good
+                raise of_other_version(bucket, f"{key} cannot be read: {found}")
+            if isinstance(found, manifest.Manifest):
+                step = found.step
+                break
         return trial.model_copy(update={"state": TrialState.PENDING, "step": step})
 
     def _bucket_of(self, trial: Trial) -> Bucket:
