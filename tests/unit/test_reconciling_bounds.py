@@ -113,7 +113,8 @@ def test_every_text_in_the_status_and_in_events_is_cut(
 
 
 def test_many_records_are_reported_in_a_few_events(training: Observed) -> None:
-    reported = [{"number": n, "kind": "Restored", "time": unix(50)} for n in range(1, 20_001)]
+    restored = {"kind": "Restored", "time": unix(50), "step": 5}
+    reported = [{"number": number, **restored} for number in range(1, 20_001)]
     plan = reconcile(replace(training, progress=a_progress(records=reported)))
     assert len(plan.events) == MOST_EVENTS + 1
     assert plan.events[0].reason == "ManyEvents"

@@ -369,6 +369,35 @@ def test_an_overruled_setting_of_the_script_is_one_event_and_no_loss(training: O
     assert reconcile(replace(then(first), progress=reported), 70).events == ()
 
 
+BEGINS = {"kind": "Restored", "message": "resumed from step 0"}
+
+
+@pytest.mark.parametrize(
+    ("step", "trials"), [(0, 1), (None, 2)], ids=["a run", "two trials of a sweep"]
+)
+def test_what_begins_is_not_said_to_be_restored(
+    training: Observed, step: int | None, trials: int
+) -> None:
+    def events(*after: dict[str, Any], **document: Any) -> list[str]:
+        begun = [{**BEGINS, "step": step}] * trials
+        reported = records(*begun, *({"step": step, **one} for one in after), **document)
+        return [
+            event.reason.value for event in reconcile(replace(training, progress=reported)).events
+        ]
+
+    assert events() == []
+    assert events({"kind": "WorkerLost"}, BEGINS) == ["WorkerLost", "Restored"]
+    assert events(fencing_token=2) == ["Restored"] * trials, "a later driver: what was done is lost"
+
+
+def test_a_group_that_begins_again_without_a_loss_is_said_to(training: Observed) -> None:
+    """As after an outage of the bucket."""
+    again = {"kind": "Restored", "message": "resumed from step 0; 5 steps are done again"}
+    reported = records({**BEGINS, "step": 0}, {**again, "step": 0})
+    (event,) = reconcile(replace(training, progress=reported)).events
+    assert event.message == again["message"]
+
+
 def test_a_record_is_not_counted_again_once_its_pod_is_forgotten(training: Observed) -> None:
     reported = records(
         {"kind": "WorkerLost", "pod": "worker-1"}, {"kind": "Restored", "message": "at 4"}

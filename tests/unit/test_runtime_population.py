@@ -144,12 +144,13 @@ def test_all_trials_come_to_the_end_of_a_leg_before_the_next_one_begins(
     assert (first.number, first.leg) == (1, 2)
     restored = Record(number=1, kind=RecordKind.RESTORED, time=2.0, message="restored", step=20)
     again = Record(number=2, kind=RecordKind.WORKER_LOST, time=3.0, message="rank 0 died again")
+    once_more = restored.model_copy(update={"number": 3, "message": "restored once more"})
     found.follow(
         1,
         a_document(
             25,
             RunState.TRAINING,
-            records=[restored, again],
+            records=[restored, again, once_more],
             restored_from="s3://a",
             resumed_from_step=20,
             seconds=Seconds(productive=2.0),
@@ -161,6 +162,7 @@ def test_all_trials_come_to_the_end_of_a_leg_before_the_next_one_begins(
     assert [one.message for one in whole.records if "trial 1" in one.message] == [
         "trial 1: rank 0 died",
         "trial 1: rank 0 died again",
+        "trial 1: restored once more",
     ]
     assert failures == []
 

@@ -161,6 +161,7 @@ def test_metrics_are_prometheus_text(server: ProgressServer) -> None:
         f"trainingrun_fencing_token{{{labels.format('')}}} 3.0",
         f"trainingrun_checkpoint_step{{{labels.format('')}}} 8.0",
         "trainingrun_seconds_total{" + labels.format('cause="lostWork",') + "} 2.0",
+        "trainingrun_seconds_total{" + labels.format('cause="steps",') + "} 14.5",
         f"trainingrun_rank_memory_bytes{{{of_rank.format(0)}}} 1000.0",
         f"trainingrun_rank_accelerator_ratio{{{of_rank.format(7)}}} 0.5",
         "trainingrun_metric{" + labels.format('name="loss",') + "} 0.25",

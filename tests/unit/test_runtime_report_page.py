@@ -17,6 +17,7 @@ import pytest
 
 from support import large_tables
 from support.report_runs import BEGAN, FAILURE, failed_run
+from trainingrun.api.status import MOST_LOSSES
 from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_protocol.progress import (
     Progress,
@@ -32,6 +33,7 @@ from trainingrun_runtime.report_page import charts, contents, folder, page, time
 from trainingrun_runtime.report_page.contents import Contents
 from trainingrun_runtime.report_page.curves import Series
 from trainingrun_runtime.report_page.folder import LastLines, RunFolder
+from trainingrun_runtime.report_page.history import MOST_IN_STATUS
 from trainingrun_runtime.report_page.spending import causes_of
 from trainingrun_runtime.store import metrics_table
 from trainingrun_runtime.store import run_settings as stored_settings
@@ -93,7 +95,7 @@ def test_a_run_that_begins_is_not_said_to_be_restored(failed: RunFolder) -> None
     own_progress = failed.drivers[-1].progress
     assert own_progress is not None
 
-    def restored(*steps: int, drivers: int = 1) -> list[int | None]:
+    def restored(*steps: int | None, drivers: int = 1) -> list[int | None]:
         records = [
             Record(number=number, kind=RecordKind.RESTORED, time=BEGAN + number, step=step)
             for number, step in enumerate(steps, 1)
@@ -108,6 +110,7 @@ def test_a_run_that_begins_is_not_said_to_be_restored(failed: RunFolder) -> None
     assert restored(0, 0) == [0], "after a loss all steps are done again"
     assert restored(120) == [120], "from another run's checkpoint"
     assert restored(0, drivers=2) == [0], "a later driver has found no checkpoint"
+    assert restored(None, None) == [], "two trials of a sweep"
 
 
 def test_columns_without_a_value_are_left_out(failed: RunFolder) -> None:
@@ -170,29 +173,37 @@ def test_losses_are_those_of_the_status_and_before_them_those_of_the_bucket(
 ) -> None:
     (own,) = shown(failed).losses
     assert (own.reason, own.lost_steps, own.lost_seconds) == ("Preempted", 0, 24.5)
-    history = [
-        {
-            "number": 2,
-            "time": "2026-11-26T13:40:00Z",
-            "attempt": 1,
-            "reason": "NodeLost",
-            "pods": ["demo-1-head"],
-            "node": "spot-1",
-            "zone": "eu-west-1b",
-            "capacity": "Spot",
-            "signs": "Its Lease is not renewed",
-            "lostSteps": 40,
-            "lostSeconds": 31.4,
-            "action": "resumed from step 200",
-        }
-    ]
-    found = shown(failed, {"status": {"disruptions": {"nodeLosses": 1, "history": history}}})
-    assert [loss.reason for loss in found.losses] == ["Preempted", "NodeLost"]
+    lost = {
+        "time": "2026-11-26T13:40:00Z",
+        "attempt": 1,
+        "reason": "NodeLost",
+        "pods": ["demo-1-head"],
+        "node": "spot-1",
+        "zone": "eu-west-1b",
+        "capacity": "Spot",
+        "signs": "Its Lease is not renewed",
+        "lostSteps": 40,
+        "lostSeconds": 31.4,
+        "action": "resumed from step 200",
+    }
+    assert MOST_IN_STATUS == MOST_LOSSES
+    history = [{**lost, "number": number} for number in range(2, MOST_LOSSES + 2)]
+    found = shown(failed, {"status": {"disruptions": {"nodeLosses": 50, "history": history}}})
+    assert [loss.reason for loss in found.losses] == ["Preempted", *["NodeLost"] * MOST_LOSSES]
     words = text(found)
     assert "demo-1-head, spot-1, eu-west-1b, Spot Its Lease is not renewed; resumed from" in words
-    assert "Disruptions 2 40 steps lost" in words
+    assert "Disruptions 51 2,000 steps lost" in words
     alone = shown(replace(failed, losses=[])).losses
     assert [loss.reason for loss in alone] == ["Preempted", "ApplicationError"], "by the records"
+
+
+def test_a_loss_that_the_operator_saw_late_is_listed_once(failed: RunFolder) -> None:
+    """A document has the time of the last step, and the status that of the sight."""
+    late = timeline.clock(failed.losses[0].time + 300).removesuffix(" UTC").replace(" ", "T")
+    for number in (1, 7):
+        seen = {"number": number, "time": f"{late}Z", "attempt": 1, "reason": "Preempted"}
+        status = {"disruptions": {"preemptions": 1, "history": [seen]}}
+        assert len(shown(failed, {"status": status}).losses) == 1, "numbers have gaps"
 
 
 def test_what_a_run_cost_is_there_where_the_operator_knows_it(failed: RunFolder) -> None:

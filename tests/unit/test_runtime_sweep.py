@@ -389,6 +389,34 @@ def test_each_thing_that_happened_in_a_trial_is_counted_once():
     ], "a trial's own error is no error of the run"
 
 
+def restored(number: int, step: int) -> Record:
+    message = f"resumed from step {step}"
+    return Record(number=number, kind=RecordKind.RESTORED, time=9.0, message=message, step=step)
+
+
+def test_that_a_trial_begins_after_a_loss_of_another_one_is_not_told_as_what_followed_it():
+    found = trials(None, None, None, None)
+    adds = Summary(a_sweep(concurrency=2), found)
+    lost = Record(number=2, kind=RecordKind.WORKER_LOST, time=6.0, message="rank 0 died", step=7)
+    first, waits = restored(1, 0), a_document(0, records=[restored(1, 0)], step_time=None)
+    adds.progress(found, {1: waits}, HEAD)
+    documents = {
+        1: a_document(7, records=[first, lost], resumed_from_step=0),
+        2: a_document(0, records=[restored(1, 0)], resumed_from_step=0),
+        3: a_document(0, records=[lost, restored(3, 0)], resumed_from_step=0),
+        4: a_document(8, records=[restored(1, 8)], resumed_from_step=8),
+    }
+    adds.progress(found, {1: a_document(7, records=[first])}, HEAD)
+    told = [one.message for one in adds.progress(found, documents, HEAD).records]
+    assert told == [
+        "trial 1: resumed from step 0",  # before any step: a loss may have come before it
+        "trial 1: rank 0 died",
+        "trial 3: rank 0 died",
+        "trial 3: resumed from step 0",
+        "trial 4: resumed from step 8",
+    ]
+
+
 def test_a_trial_that_is_done_is_so_though_it_was_to_be_stopped():
     (trial,) = trials(2.0, state=TrialState.STOPPED).values()
     result = ProgressResult(metrics={"loss": 1.0}, checkpoint_uri="s3://a/9")

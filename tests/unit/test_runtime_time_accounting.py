@@ -1,8 +1,11 @@
 """Where the time went: what the driver's account says after each kind of loss."""
 
+import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from trainingrun_protocol.progress import (
     Failure,
@@ -12,6 +15,7 @@ from trainingrun_protocol.progress import (
     RunState,
 )
 from trainingrun_runtime.progress import time_accounting
+from trainingrun_runtime.progress.prometheus_metrics import exposition
 from trainingrun_runtime.progress.time_accounting import StepReport, TimeAccounting
 from trainingrun_runtime.store.lease import LossHistory, LostDriver
 
@@ -49,6 +53,45 @@ def test_steps_after_the_last_checkpoint_are_lost_when_the_group_restarts(accoun
     accounting.group_started(1065.0, world_size=2, resumed_step=20)
     seconds = accounting.document(1065.0).seconds
     assert (seconds.productive, seconds.lost_work) == (20.0, 10.0)
+
+
+def counters(accounting: TimeAccounting) -> dict[str, float]:
+    """What Prometheus scrapes of the time, by cause."""
+    text = exposition(accounting.document(0.0).to_dict(), {})
+    (found,) = (f for f in text_string_to_metric_families(text) if f.name == "trainingrun_seconds")
+    return {sample.labels["cause"]: sample.value for sample in found.samples}
+
+
+def stepped(accounting: TimeAccounting, group: int, step: int, begun: float, now: float) -> None:
+    part = (now - begun) / 10
+    accounting.stepped(report(group, step, begun, now, productive=part * 9, checkpoint=part))
+
+
+def reported(accounting: TimeAccounting, group: int, step: int, begun: float, now: float) -> None:
+    accounting.reported(now, step, {})
+
+
+@pytest.mark.parametrize("do", [stepped, reported], ids=["a session", "a script"])
+def test_no_counter_falls_through_a_loss_not_even_by_its_last_digit(
+    do: Callable[[TimeAccounting, int, int, float, float], None],
+):
+    """Prometheus takes what falls for a counter that began again at 0, and adds all of it."""
+    draw, now, step = random.Random(7), 1000.0, 0
+    accounting = TimeAccounting(attempt=1, fencing_token=1, now=now)
+    before = counters(accounting)
+    for group in range(1, 300):
+        step = draw.randint(max(step - 20, 0), step)
+        accounting.group_started(now := now + draw.random(), world_size=2, resumed_step=step)
+        seen = [counters(accounting)]
+        begun = now
+        for _ in range(draw.randint(0, 5)):
+            do(accounting, group, step := step + 3, begun, now := now + draw.random())
+            seen.append(counters(accounting))
+        accounting.disrupted(now := now + draw.random(), RecordKind.WORKER_LOST, "rank 1 died")
+        for after in [*seen, counters(accounting)]:
+            assert all(after[cause] >= spent for cause, spent in before.items()), (before, after)
+            before = after
+    assert before["steps"] > before["lostWork"] > 0
 
 
 def test_a_checkpoint_between_two_reports_loses_what_came_after_it(accounting):
@@ -401,6 +444,23 @@ def test_a_loss_has_a_document_which_says_what_it_cost(accounting):
     assert (second["lost_steps"], second["lost_work_seconds"], second["recovery_seconds"]) == (
         0, 0, 0,
     )  # fmt: skip
+
+
+def test_a_loss_keeps_what_it_cost_where_another_one_follows_before_the_next_step(accounting):
+    accounting.disrupted(1061.0, RecordKind.WORKER_LOST, "rank 1 died")
+    accounting.group_started(1065.0, world_size=2, resumed_step=20)
+    accounting.disrupted(1067.0, RecordKind.WORKER_LOST, "rank 0 died")
+    accounting.group_started(1070.0, world_size=2, resumed_step=20)
+    accounting.disrupted(1071.0, RecordKind.WORKER_LOST, "rank 0 died, its checkpoint is damaged")
+    accounting.group_started(1075.0, world_size=2, resumed_step=15)
+    accounting.stepped(report(4, 16, 1080.0, 1081.0))
+    cost = ("lost_steps", "lost_work_seconds", "recovery_seconds", "action")
+    assert [tuple(one[name] for name in cost) for one in documents(accounting)] == [
+        (10, 10.0, 20.0, "resumed from step 20; 10 steps are done again"),
+        (0, 0.0, 0.0, "resumed from step 20"),
+        (5, 5.0, 0.0, "resumed from step 15; 5 steps are done again"),
+    ]
+    assert accounting.document(1081.0).seconds.lost_work == 15.0
 
 
 def test_only_documents_that_have_changed_are_given_again(accounting):

@@ -26,7 +26,7 @@ _OF_RANKS = (
         "acceleratorShare",
     ),
 )
-_CAUSES = ("productive", "startup", "lostWork", "recovery", "checkpoint")
+_CAUSES = ("steps", "startup", "lostWork", "recovery", "checkpoint")
 
 
 def exposition(document: Mapping[str, Any], labels: Mapping[str, str]) -> str:
@@ -97,14 +97,19 @@ class _Document(Collector):
                 GaugeMetricFamily(f"trainingrun_{name}", text, labels=[*self._labels, "rank"]),
                 {(str(row.get("rank")),): row.get(key) for row in rows},
             )
-        seconds = document.get("seconds") or {}
+        spent = document.get("seconds") or {}
+        seconds = {cause: value for cause, value in spent.items() if _is_number(value)}
+        if seconds:
+            # A loss moves time from one to the other. rate() takes what falls, be it by its last
+            # digit, for a counter that began again at 0: hence the rounding.
+            seconds["steps"] = seconds.get("productive", 0) + seconds.get("lostWork", 0)
         yield from self._with_samples(
             CounterMetricFamily(
                 "trainingrun_seconds",
-                "Time of this driver by cause.",
+                "Time of this driver by cause; lostWork is a part of steps.",
                 labels=[*self._labels, "cause"],
             ),
-            {(cause,): seconds.get(cause) for cause in _CAUSES},
+            {(cause,): round(seconds[cause], 3) for cause in _CAUSES if cause in seconds},
         )
         reported = document.get("metrics") or {}
         yield from self._with_samples(

@@ -86,7 +86,8 @@ class TimeAccounting:
     ) -> None:
         self._former, self._losses = former or LossHistory(), 0
         self._documents: dict[int, LossDocument] = {}  # by their number
-        self._open_losses: list[int] = []
+        self._new_losses: list[int] = []  # no worker group has begun since
+        self._open_losses: list[int] = []  # no step is done since
         self._changed_losses: dict[int, int] = {}  # number -> version
         self._lost = lost
         self._attempt, self._fencing_token, self._started = attempt, fencing_token, now
@@ -211,7 +212,8 @@ class TimeAccounting:
             message += f"; {workers} instead of {former_size}"
         reason = not_saved if again else None
         self.record(now, RecordKind.RESTORED, message, step=resumed_step, reason=reason)
-        self._settle_losses(
+        self._settle(
+            self._new_losses,  # an earlier one keeps what its own restart has cost
             restored_step=resumed_step,
             lost_steps=lost_steps,
             lost_work_seconds=round(max(productive - kept, 0.0), 3),
@@ -288,8 +290,8 @@ class TimeAccounting:
             self._spend(**{cause: max(report.begun - since, 0.0)})
             if self._lost is not None and self._last_done is None:
                 since = self._lost.step_time
-            self._settle_losses(recovery_seconds=round(max(report.begun - since, 0.0), 3))
-            self._open_losses.clear()
+            recovery_s = round(max(report.begun - since, 0.0), 3)
+            self._settle(self._open_losses, recovery_seconds=recovery_s)
             self._resumed_productive = self._seconds.productive
         if self._group != self._broken_group:  # else a rank that has not noticed yet
             self._state = RunState.TRAINING
@@ -331,6 +333,7 @@ class TimeAccounting:
         return newest, [self._documents[number] for number in changed]
 
     def _lose(self, number: int, reason: str, time: float, message: str, **where: Any) -> None:
+        self._new_losses.append(number)
         self._open_losses.append(number)
         self._note_loss(
             LossDocument(
@@ -347,12 +350,13 @@ class TimeAccounting:
             oldest = min(self._documents)
             del self._documents[oldest], self._changed_losses[oldest]
 
-    def _settle_losses(self, **cost: Any) -> None:
-        """What the open losses cost: the first of them has the numbers, the others none."""
-        for number in self._open_losses:
+    def _settle(self, losses: list[int], **cost: Any) -> None:
+        """What these losses cost: the first of them has the numbers, the others none."""
+        for number in losses:
             if number in self._documents:
                 self._note_loss(self._documents[number].model_copy(update=cost))
             cost |= {name: 0 for name in cost if name.startswith(("lost_", "recovery_"))}
+        losses.clear()
 
     def _note_loss(self, document: LossDocument) -> None:
         self._documents[document.number] = document

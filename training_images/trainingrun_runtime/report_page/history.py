@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainingrun_protocol.progress import Record, RecordKind
+from trainingrun_protocol.progress import RecordKind
 
 from ..store.last_progress import Driver
 from ..store.loss_documents import LossDocument
@@ -80,6 +80,7 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
 
 def events_of(drivers: Sequence[Driver]) -> list[Event]:
     """What the drivers have recorded, by time; the begin of the run is none."""
+    begins = _begins(drivers)
     return sorted(
         Event(
             record.time,
@@ -93,13 +94,26 @@ def events_of(drivers: Sequence[Driver]) -> list[Event]:
         for first, driver in enumerate(drivers)
         if driver.progress is not None
         for index, record in enumerate(driver.progress.records)
-        if not _is_the_start(record, first + index)
+        if first or index > begins or record.kind is not RecordKind.RESTORED or record.step
     )
 
 
-def _is_the_start(record: Record, before: int) -> bool:
-    """Whether it is that of a run which begins: nothing is restored then."""
-    return record.kind is RecordKind.RESTORED and not record.step and not before
+def _begins(drivers: Sequence[Driver]) -> float:
+    """The first driver's record up to which the run, or trials of it, begin: where no step is
+    restored until then, nothing is.
+    """
+    progress = drivers[0].progress if drivers else None
+    # Those of a sweep have no step.
+    stops = (
+        index
+        for index, one in enumerate(progress.records if progress is not None else ())
+        if one.kind.is_loss or one.step is not None
+    )
+    return next(stops, math.inf)
+
+
+MOST_IN_STATUS = 50
+"""Losses in a status, which then drops the oldest: `MOST_LOSSES` of the operator."""
 
 
 def losses_of(status: Mapping[str, Any], folder: RunFolder) -> list[Loss]:
@@ -119,6 +133,8 @@ def losses_of(status: Mapping[str, Any], folder: RunFolder) -> list[Loss]:
         )
         for one in history
     ]
+    if 0 < len(known) < MOST_IN_STATUS:
+        return known  # each one: a document may tell of it with another time
     since = min((loss.time for loss in known), default=math.inf)
     # A loss has two times: when the driver recorded it, and when the operator has seen it.
     return [*(loss for loss in map(_of_document, folder.losses) if loss.time < since - 60), *known]

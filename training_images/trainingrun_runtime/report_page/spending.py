@@ -11,10 +11,10 @@ from ..store.last_progress import Driver
 _CAUSES = (
     ("productive", "training", "Steps that counted"),
     ("queue", "queue", "Waiting for admission or capacity"),
-    ("startup", "starting", "From pods to the first step"),
+    ("startup", "starting", "From pods to the first step, in a sweep of each trial"),
     ("fewerWorkers", "lost", "Training without the workers that were missing"),
     ("lostWork", "lost", "Steps that were done again"),
-    ("recovery", "paused", "From the last step before a disruption to the next one"),
+    ("recovery", "paused", "Time without training after the first step"),
     ("checkpoint", "saving", "Training stopped for checkpoints"),
 )
 """Fields of the status' goodput, the color of each, and what it is."""
@@ -22,8 +22,8 @@ _CAUSES = (
 _HELD = (
     ("training", "training", "Steps that counted"),
     ("saving", "saving", "Training stopped for checkpoints"),
-    ("lost", "lost", "Disruptions: steps done again, and the time to the next step"),
-    ("starting", "starting", "Before the first step"),
+    ("lost", "lost", "Steps done again, and time without training after the first step"),
+    ("starting", "starting", "Before the first step, in a sweep of each trial"),
     ("waiting", "queue", "Held by some pods while others had no node"),
 )
 """Fields of the status' cost, as `_CAUSES`."""

@@ -127,16 +127,24 @@ class Summary:
         return bounded(whole, self._sweep.mode)
 
     def _add_records(self, number: int, document: Progress) -> None:
+        stops = (
+            one for one in document.records if one.kind is RecordKind.RESTORED or one.kind.is_loss
+        )
+        first = next(stops, None)
         for found in document.records:
             if found.number <= self._seen.get(number, 0):
                 continue
             self._seen[number] = found.number
             # A failed trial is in the table, and is no failure of the run. That a leg begins where
-            # another one has ended is nothing that happened to it.
+            # another one has ended is nothing that happened to it, and a trial that begins while
+            # others train has followed no loss of theirs.
             begins = (
-                found.kind is RecordKind.RESTORED
-                and document.restored_from is not None
-                and found.step == document.resumed_from_step
+                found is first
+                and found.kind is RecordKind.RESTORED
+                and (
+                    document.restored_from is not None
+                    or (self._step_time is not None and not found.step)
+                )
             )
             if found.kind is RecordKind.APPLICATION_ERROR or begins:
                 continue
