@@ -1,14 +1,15 @@
 """What the driver reports: the head pod answers `GET /progress` with a `Progress`, in which the
 `SweepTable` has the trials of a sweep.
 
-Unknown fields are ignored on reading, so that either side can be newer.
+Unknown fields are ignored on reading, so that either side can be newer. A word that only a newer
+side has is read as one that ends nothing and blames no code.
 """
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from .failure_rules import FailureFacts
 from .wire import (
@@ -107,13 +108,19 @@ def _of_known_kinds(found: Any) -> Any:
     """Without records of kinds that only a newer runtime has: the others still count."""
     if not isinstance(found, list):
         return found
-    known = {kind.value for kind in RecordKind}
-    return [one for one in found if not _is_of_kind_beyond(known, one)]
+    known = set(RecordKind)
+    return [
+        one for one in found if not (isinstance(one, dict) and _is_beyond(known, one.get("kind")))
+    ]
 
 
-def _is_of_kind_beyond(known: Collection[str], record: Any) -> bool:
-    kind = record.get("kind") if isinstance(record, dict) else None
-    return isinstance(kind, str) and kind not in known  # what is no text is refused as always
+def _is_beyond(known: Collection[str], word: Any) -> bool:
+    return isinstance(word, str) and word not in known  # what is no text is refused as always
+
+
+def _else(word: str, known: Collection[str]) -> BeforeValidator:
+    """A word that only a newer side has is read as this one."""
+    return BeforeValidator(lambda found: word if _is_beyond(known, found) else found)
 
 
 class Record(Wire):
@@ -167,16 +174,20 @@ class Seconds(Wire):
     """Training stopped for checkpoints."""
 
 
+_Kind = Literal["Application", "Storage", "Infrastructure"]
+_Retry = Literal["Always", "UnlessRepeated", "Never"]
+
+
 class Failure(Wire):
     """Why the driver gave up."""
 
-    kind: Literal["Application", "Storage", "Infrastructure"]
+    kind: Annotated[_Kind, _else("Infrastructure", get_args(_Kind))]
     """Whose fault it is."""
     message: Sentence
     """One sentence with the error, and what to do where that is known."""
     traceback: EndOfText = ""
     """The end of the traceback, at most 4,000 characters."""
-    retry: Literal["Always", "UnlessRepeated", "Never"] = "Always"
+    retry: Annotated[_Retry, _else("Always", get_args(_Retry))] = "Always"
     """Whether another attempt may end otherwise. `UnlessRepeated`: an error of the code, which is
     the same each time; after the second one before a step the run fails. `Never`: the training is
     done, and the script has failed after it."""
@@ -327,7 +338,7 @@ class TrialRow(Wire):
 
     number: Count
     """1, 2, 3 …"""
-    state: TrialState = TrialState.PENDING
+    state: Annotated[TrialState, _else("Running", tuple(TrialState))] = TrialState.PENDING
     """Where it stands; Stopped: by ASHA, before its end."""
     config: Metrics = Field(default_factory=dict)
     """Its values of the config that differ from trial to trial."""
@@ -459,6 +470,16 @@ class Progress(Wire):
     the trials."""
     report_uri: Uri | None = None
     """Where this driver has written the page of the run; none: it has not."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_newer_runtime(cls, found: Any) -> Any:
+        """In a state of which this side does not know whether it is final, nobody trains for sure
+        and nothing has ended: the RayJob tells. A result then is none of a success.
+        """
+        if isinstance(found, dict) and _is_beyond(set(RunState), found.get("state")):
+            return {**found, "state": RunState.RECOVERING, "result": None}
+        return found
 
     @property
     def trials(self) -> SweepTable | None:

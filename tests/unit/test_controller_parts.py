@@ -82,7 +82,6 @@ class TestParsing:
         "wrong",
         [
             pytest.param({"workers": {"count": 0}}, id="below the minimum"),
-            pytest.param({"fromTheFuture": 1}, id="unknown field"),
             pytest.param({"training": {}}, id="training without a kind"),
             pytest.param({"storage": None}, id="no storage"),
             pytest.param(

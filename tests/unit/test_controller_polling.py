@@ -208,7 +208,7 @@ HOSTILE = {
     "a list": answers(b"[]"),
     "no JSON": answers(b"<html>"),
     "nothing": answers(b""),
-    "another state": answers(a_document(state="\x1b[31mHacked")),
+    "a state that is no word": answers(a_document(state={"\x1b[31mHacked": 1})),
 }
 
 

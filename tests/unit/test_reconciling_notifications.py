@@ -152,6 +152,22 @@ def test_a_failure_is_told_with_the_reason_of_its_condition():
     assert "bad" in notice.body["data"]["message"]
 
 
+@pytest.mark.parametrize("state", ["Succeeded", "Failed"])
+def test_an_end_is_told_by_the_condition_that_says_so_and_never_by_the_absence_of_one(state: str):
+    failure = {"kind": "Application", "message": "bad"}
+    told = {"state": state, "failure": failure if state == "Failed" else None}
+    ended = then(
+        replace(training(failures={"maxRestarts": 0}), progress=a_progress(**told)),
+        90,
+        progress=None,
+    )
+    assert ids(ended, 91) == [state.lower()]
+    readable = [one for one in ended.run.status.conditions if one.type != state]
+    status = ended.run.status.model_copy(update={"conditions": readable})
+    unread = replace(ended, run=ended.run.model_copy(update={"status": status}))
+    assert ids(unread, 91) == []
+
+
 def test_a_loss_is_told_once_it_is_settled_and_before_the_end():
     once = then(replace(training(), progress=lost(1)), 60)
     soon = planned(once, 70)

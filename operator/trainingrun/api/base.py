@@ -6,11 +6,20 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    Strict,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
-from pydantic.json_schema import WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from trainingrun_protocol.wire import Wire
 
@@ -206,3 +215,31 @@ def inherited(schema: dict[str, Any]) -> None:
 def list_by(key: str) -> JsonDict:
     """For `json_schema_extra`: no two items have the same `key`, and each is applied by itself."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+class Newest(NamedTuple):
+    """Bounds a list in the CRD; a longer one, which a later version has written, is cut.
+
+    Unlike with `max_length`, its entries are read first: `salvage` leaves out those that are not
+    understood, and none that is understood goes in place of one of them.
+    """
+
+    most: int
+    """Entries that are kept."""
+    is_last: bool = True
+    """Whether the newest, or the best, is the last one."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """As the list alone, and then cut."""
+        return core_schema.no_info_after_validator_function(self._kept, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """As the list alone, with its bound."""
+        return handler(schema) | {"maxItems": self.most}
+
+    def _kept(self, found: list[Any]) -> list[Any]:
+        return found[-self.most :] if self.is_last else found[: self.most]

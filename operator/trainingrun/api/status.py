@@ -5,9 +5,9 @@ ignored, so that an older one that takes over again loses no more than those.
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainingrun_protocol.failure_rules import MOST_RULES
 from trainingrun_protocol.progress import (
@@ -24,7 +24,7 @@ from trainingrun_protocol.progress import (
 )
 from trainingrun_protocol.wire import Wire
 
-from .base import list_by
+from .base import Newest, list_by
 from .defaults import AppliedDefaults
 from .pods_spec import MOST_PREEMPTIONS
 
@@ -142,9 +142,21 @@ class Attempt(Wire):
     """The rank that failed first, where one ended the attempt."""
     rule: int | None = None
     """Number of the rule of failures.rules that its end has met, from 1; none: it met none."""
-    last_lines: list[str] | None = Field(default=None, max_length=MOST_LAST_LINES)
+    last_lines: Annotated[list[str], Newest(MOST_LAST_LINES)] | None = None
     """What that rank has printed last, at most 5 lines of 200 characters; 50 of them are in the
     run's folder, and `trainingrun logs` shows all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ended_as_lost(cls, found: Any) -> Any:
+        """An attempt of which `salvage` has left out a later version's outcome has been Lost, if it
+        has ended: as Running it would be ended once more, by the absence of its RayJob. Lost blames
+        no code, charges nothing once the end is written, ends no run and begins no attempt by
+        itself. Suspended would free pods that failures.keepFailedPodsSeconds keeps.
+        """
+        if isinstance(found, dict) and found.get("endTime") and found.get("outcome") is None:
+            return {**found, "outcome": "Lost"}
+        return found
 
 
 class RuleUse(Wire):
@@ -204,13 +216,13 @@ class RunProgress(Wire):
     """The rank for which the others wait longest, as the same models measure it."""
     memory: RankMemory | None = None
     """The rank whose memory is, or will first be, full."""
-    ranks: list[RankRow] | None = Field(
-        default=None, max_length=MOST_RANKS, json_schema_extra=list_by("rank")
+    ranks: Annotated[list[RankRow], Newest(MOST_RANKS)] | None = Field(
+        default=None, json_schema_extra=list_by("rank")
     )
     """The ranks by number, while they train; of more than 16 those that are slowest, wait most for
     data, have the fullest memory or the idlest accelerators. Measurements of
     memory are renewed when they differ by 2%."""
-    warnings: list[str] | None = Field(default=None, max_length=MOST_WARNINGS)
+    warnings: Annotated[list[str], Newest(MOST_WARNINGS)] | None = None
     """What slows the training or is about to end it, in at most 5 sentences: a rank that is far
     slower than the others, memory that grows up to its limit within an hour, accelerators that
     have computed less than a tenth of the last 5 minutes."""
@@ -240,8 +252,8 @@ class WorkersStatus(Wire):
     """Workers that train now; 0: none does."""
     standby: int | None = None
     """Standby pods that are ready and wait; none: workers.standby is not set."""
-    sizes: list[WorkersAtSize] = Field(
-        default_factory=list, max_length=MOST_SIZES, json_schema_extra=list_by("workers")
+    sizes: Annotated[list[WorkersAtSize], Newest(MOST_SIZES)] = Field(
+        default_factory=list, json_schema_extra=list_by("workers")
     )
     """How long so many of them trained, by number; of more than 100 numbers those with the most
     time."""
@@ -348,15 +360,15 @@ class CapacityStatus(Wire):
     """Why this is not the first choice of the spec, in a sentence; empty: it is."""
     return_time: str | None = None
     """When new pods go to the first choice again; none: at no time."""
-    avoided: list[AvoidedNodes] = Field(default_factory=list, max_length=MOST_AVOIDED)
+    avoided: Annotated[list[AvoidedNodes], Newest(MOST_AVOIDED)] = Field(default_factory=list)
     """Zones and instance types whose spot nodes were lost again and again: new workers go to other
     spot nodes for a while."""
     spot: int = 0
     """Worker pods that are on spot nodes."""
     on_demand: int = 0
     """Worker pods that are on on-demand nodes."""
-    workers: list[WorkerNode] = Field(
-        default_factory=list, max_length=MOST_WORKER_NODES, json_schema_extra=list_by("pod")
+    workers: Annotated[list[WorkerNode], Newest(MOST_WORKER_NODES)] = Field(
+        default_factory=list, json_schema_extra=list_by("pod")
     )
     """Each worker pod that has a node of which the labels are known; of more than 32 those that got
     theirs last."""
@@ -380,8 +392,8 @@ class Disruptions(Wire):
     application_errors: int = 0
     """Exceptions of the training code: the only ones that use up failures.maxRestarts, with
     outOfMemory."""
-    history: list[Loss] = Field(
-        default_factory=list, max_length=MOST_LOSSES, json_schema_extra=list_by("number")
+    history: Annotated[list[Loss], Newest(MOST_LOSSES)] = Field(
+        default_factory=list, json_schema_extra=list_by("number")
     )
     """Each loss, oldest first; the newest 50. Pods that run out of memory together are one failure
     in outOfMemory, and an entry each here. The driver writes those that it sees to `history/` in
@@ -397,8 +409,8 @@ class HangStatus(Wire):
     """For how long no step had been done."""
     message: str
     """Which ranks waited, and which one hung, in a sentence."""
-    ranks: list[HungRank] = Field(
-        default_factory=list, max_length=MOST_RANKS, json_schema_extra=list_by("rank")
+    ranks: Annotated[list[HungRank], Newest(MOST_RANKS)] = Field(
+        default_factory=list, json_schema_extra=list_by("rank")
     )
     """The ranks by number; of more than 16 those that hung come first."""
     stacks: str | None = None
@@ -411,11 +423,12 @@ class LostSeconds(Wire):
     queue: float = 0
     """Waiting for admission or capacity."""
     startup: float = 0
-    """From pods to the first step of the first attempt."""
+    """From pods to the first step; in a sweep also the start of each further trial."""
     lost_work: float = 0
     """Steps done again because they were after the last checkpoint."""
     recovery: float = 0
-    """From the last step before a disruption to the first one after it."""
+    """Time without training after the first step: from the last step before a loss, or before the
+    run is suspended, to the next one, and what a driver did that the operator could not ask."""
     checkpoint: float = 0
     """Training stopped for checkpoints."""
     fewer_workers: float = 0
@@ -428,8 +441,9 @@ class Goodput(Wire):
     percent: int = 0
     """productiveSeconds in percent of seconds, rounded down."""
     seconds: float = 0
-    """The time from the start to the last step, or to the end of the run, suspended time left out.
-    It is the sum of productiveSeconds and of each of lostSeconds, to a tenth of a second."""
+    """The time from the start to the last step or, once the driver has told its end, to the end of
+    the run, suspended time left out. It is the sum of productiveSeconds and of each of lostSeconds,
+    to a tenth of a second."""
     productive_seconds: float = 0
     """Seconds in steps that counted and between their loops, as in evaluations; with fewer workers
     than all, the share of those that train."""
@@ -447,10 +461,11 @@ class AcceleratorSeconds(Wire):
     saving: float = 0
     """Training stopped for checkpoints."""
     lost: float = 0
-    """In steps that were done again, and held without training after the first step: from the last
-    step before a loss to the first after it, and until the last pod is gone."""
+    """In steps that were done again, and held without training after the first step, until the last
+    pod is gone."""
     starting: float = 0
-    """Before the first step of the run, once every pod had a node."""
+    """Before the first step of the run, once every pod had a node; in a sweep also at the start of
+    each further trial."""
     waiting: float = 0
     """Held by some pods while others had no node, and by standby pods."""
 
@@ -494,8 +509,8 @@ class SweepStatus(Wire):
     """Trials whose training raised an error."""
     best: int | None = None
     """Number of the best trial so far: of those that succeeded, or of all while none has."""
-    trials: list[TrialRow] = Field(
-        default_factory=list, max_length=MOST_TRIALS, json_schema_extra=list_by("number")
+    trials: Annotated[list[TrialRow], Newest(MOST_TRIALS)] = Field(
+        default_factory=list, json_schema_extra=list_by("number")
     )
     """Each trial."""
 
@@ -513,8 +528,8 @@ class RunResult(Wire):
     """Of a sweep the number of the best trial; metrics and checkpoints are that one's."""
     config: dict[str, Any] | None = None
     """Of a sweep the best trial's values of the config."""
-    trials: list[TrialRow] | None = Field(
-        default=None, max_length=MOST_RANKED, json_schema_extra=list_by("number")
+    trials: Annotated[list[TrialRow], Newest(MOST_RANKED, is_last=False)] | None = Field(
+        default=None, json_schema_extra=list_by("number")
     )
     """Of a sweep the 20 best trials, the best one first; those that were trained to their end come
     before those that were stopped. status.sweep has all of them."""
@@ -527,24 +542,24 @@ class RunStatus(Wire):
     """The spec's generation that this describes; -1: no operator has seen the run yet."""
     phase: Phase | None = None
     """One word, derived from the conditions."""
-    conditions: list[Condition] = Field(
-        default_factory=list, max_length=len(ConditionType), json_schema_extra=list_by("type")
+    conditions: Annotated[list[Condition], Newest(len(ConditionType))] = Field(
+        default_factory=list, json_schema_extra=list_by("type")
     )
     """Accepted, Ready, Suspended, Waiting, Stalled, Succeeded, Failed."""
     attempt: int = 0
     """Number of the current or last attempt."""
-    attempts: list[Attempt] = Field(
-        default_factory=list, max_length=MOST_ATTEMPTS, json_schema_extra=list_by("number")
+    attempts: Annotated[list[Attempt], Newest(MOST_ATTEMPTS)] = Field(
+        default_factory=list, json_schema_extra=list_by("number")
     )
     """The newest attempts, oldest first; at most 20 are kept."""
     restarts: int = 0
     """Retries of failures.maxRestarts used so far, since they were last refilled."""
-    failure_rules: list[RuleUse] | None = Field(
-        default=None, max_length=MOST_RULES, json_schema_extra=list_by("rule")
+    failure_rules: Annotated[list[RuleUse], Newest(MOST_RULES)] | None = Field(
+        default=None, json_schema_extra=list_by("rule")
     )
     """How often each rule of failures.rules was met; none: there are no rules."""
-    excluded_nodes: list[ExcludedNode] | None = Field(
-        default=None, max_length=MOST_EXCLUDED_NODES, json_schema_extra=list_by("node")
+    excluded_nodes: Annotated[list[ExcludedNode], Newest(MOST_EXCLUDED_NODES)] | None = Field(
+        default=None, json_schema_extra=list_by("node")
     )
     """Nodes that pods exclude because of a rule, a bad GPU or a rank that was slow there; none:
     there are none. Those that are excluded because they were lost are not among them."""

@@ -60,10 +60,9 @@ def parse(
     status = _status(raw.get("status") or {})
     applied = status.defaults or current
     own, raw = raw, defaults.resolved(raw, applied)
-    try:
-        run = TrainingRun.model_validate({**raw, "status": {}})
-    except ValidationError as error:
-        found = explain(error)[:MOST_SENTENCES]
+    raw, run = _read({**raw, "status": {}})
+    if isinstance(run, ValidationError):
+        found = explain(run)[:MOST_SENTENCES]
         return _bare(raw, applied, status), "; ".join(
             each.sentence + defaults.origin(own, applied, each.location) for each in found
         )
@@ -72,6 +71,28 @@ def parse(
     exceeded = defaults.exceeded(run.spec, applied)
     spec = defaults.within_limits(run.spec, applied) if exceeded else run.spec
     return run.model_copy(update={"status": status, "spec": spec}), "; ".join(exceeded) or None
+
+
+def _read(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], TrainingRun | ValidationError]:
+    """The run, and what it was read from: without fields that this version does not know.
+
+    A CRD of a later version fills their defaults into every run that is stored, also those in which
+    nobody wrote them, and may outlive its operator. A misspelt field is in none: what no CRD knows
+    the API server has pruned. One error names all such fields, so that one more try is enough.
+    """
+    try:
+        return raw, TrainingRun.model_validate(raw)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        unknown = [each["loc"] for each in details if each["type"] == "extra_forbidden"]
+        if not unknown:
+            return raw, error
+    rest = copy.deepcopy(dict(raw))
+    salvage.drop(rest, unknown)
+    try:
+        return rest, TrainingRun.model_validate(rest)
+    except ValidationError as error:
+        return rest, error
 
 
 def _bare(

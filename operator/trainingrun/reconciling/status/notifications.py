@@ -121,18 +121,14 @@ def _happened(context: ReconcileContext, draft: StatusDraft) -> Iterator[Happeni
         yield Happening(f"hang-{hang.time}", "Hang", "Hang", hang.message, hang.time)
     yield from _of_budget(context, draft)
     if status.completion_time is not None:
-        failed = next(
-            (
-                one
-                for one in status.conditions
-                if one.type is ConditionType.FAILED and one.status == "True"
-            ),
-            None,
-        )
-        if failed is not None:
+        # Only by a condition that says so: of a later version's status one may be unreadable.
+        true = {one.type: one for one in status.conditions if one.status == "True"}
+        if failed := true.get(ConditionType.FAILED):
             end = Happening("failed", "Failed", failed.reason, failed.message)
+        elif succeeded := true.get(ConditionType.SUCCEEDED):
+            end = Happening("succeeded", "Succeeded", succeeded.reason, succeeded.message)
         else:
-            end = Happening("succeeded", "Succeeded", "Done", "The training is done")
+            return
         yield end._replace(time=status.completion_time)
 
 
