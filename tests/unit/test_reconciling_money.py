@@ -23,6 +23,7 @@ from support.builders import (
     unix,
 )
 from support.reconciled import as_kept, begins, condition
+from trainingrun.api.defaults import AppliedDefaults
 from trainingrun.api.status import Cost, RunStatus
 from trainingrun.reconciling import Observed, Plan, ReconcileSettings, plan
 from trainingrun.reconciling.model import Delete, NodePrice, RequestSuspend
@@ -65,7 +66,9 @@ def cost(observed: Observed, seconds: float, prices: tuple[NodePrice, ...] = PRI
     return found
 
 
-def on_priced_nodes(prices: tuple[NodePrice, ...] = PRICES, **spec: Any) -> Observed:
+def on_priced_nodes(
+    prices: tuple[NodePrice, ...] = PRICES, created_at: float = 0, **spec: Any
+) -> Observed:
     """Two workers on whole spot nodes and the head on half a small one, since second 10."""
     gpu = {"labels": SPOT, "allocatable": {"cpu": 8.0, "nvidia.com/gpu": 4.0}}
     small = {"labels": {INSTANCE: "small"}, "allocatable": {"cpu": 4.0}}
@@ -77,9 +80,9 @@ def on_priced_nodes(prices: tuple[NodePrice, ...] = PRICES, **spec: Any) -> Obse
         ray_jobs=(a_ray_job(status="RUNNING"),),
         ray_clusters=(a_ray_cluster(),),
         pods=(
-            a_head(requests={"cpu": "2"}),
-            a_pod("worker-1", requests=held),
-            a_pod("worker-2", node="spot-2", requests=held),
+            a_head(requests={"cpu": "2"}, created_at=created_at),
+            a_pod("worker-1", requests=held, created_at=created_at),
+            a_pod("worker-2", node="spot-2", requests=held, created_at=created_at),
         ),
         nodes=nodes(a_node("base-1", **small), a_node("spot-1", **gpu), a_node("spot-2", **gpu)),
         progress_age_s=0.5,
@@ -228,7 +231,7 @@ def test_a_run_that_ended_while_no_operator_ran_has_used_and_taken_no_more() -> 
     assert done.cost.total_seconds == 2 * (800 - 10)
     assert done.cost.amount == pytest.approx(73.8 / 3600 * (800 - 10), rel=1e-3)
     assert done.goodput
-    assert (done.goodput.seconds, done.goodput.percent) == (200, 15)
+    assert (done.goodput.seconds, done.goodput.percent) == (70, 42), "nobody knows of the rest"
 
 
 def test_pods_that_kuberay_has_not_freed_cost_until_now() -> None:
@@ -253,7 +256,126 @@ def test_a_run_that_failed_while_no_operator_ran_ended_with_its_last_attempt() -
     failed = later(ended_while_no_operator_ran("FAILED", failures=none), 36_000)
     assert (failed.run.status.phase, failed.run.status.completion_time) == ("Failed", at(200))
     assert failed.run.status.goodput
-    assert failed.run.status.goodput.seconds == 200
+    assert failed.run.status.goodput.seconds == 70, "nobody knows of the rest"
+
+
+def test_goodput_is_up_to_the_end_once_the_driver_has_told_it() -> None:
+    told = trained(180, 140).model_copy(update={"state": RunState.SUCCEEDED})
+    ended = replace(ended_while_no_operator_ran("SUCCEEDED"), progress=told)
+    goodput = later(ended, 36_000).run.status.goodput
+    assert goodput
+    assert (goodput.seconds, goodput.percent) == (200, 70)
+
+
+def test_of_a_run_whose_driver_was_never_read_no_goodput_is_known() -> None:
+    unread = replace(ended_while_no_operator_ran("SUCCEEDED"), run=on_priced_nodes().run)
+    done = later(unread, 36_000).run.status
+    assert (done.phase, done.goodput) == ("Succeeded", None)
+
+
+def test_goodput_ends_with_the_last_step_where_another_driver_finds_the_training_done() -> None:
+    """What the former one did after that is not known."""
+    lost = later(ended_while_no_operator_ran("FAILED"), 300)
+    begun = later(replace(lost, ray_jobs=()), 320)
+    done = a_progress(2, fencing_token=0, state="Succeeded", step=0, step_time=None, seconds={})
+    seen = replace(begun, ray_jobs=(a_ray_job(2),), pods=pods(2), progress=done)
+    status = later(seen, 400).run.status
+    assert (status.phase, status.goodput) == ("Succeeded", lost.run.status.goodput)
+
+
+def test_recoveries_that_no_operator_saw_are_recovery_and_not_startup() -> None:
+    """It was away from before the first step until after several of them."""
+    begun = on_priced_nodes()
+    found = later(replace(begun, progress=trained(660, 30, startup=20, recovery=570)), 661)
+    again = later(replace(found, progress=trained(760, 130, startup=20, recovery=570)), 761)
+    for seen in (found, again):
+        goodput, spent = seen.run.status.goodput, seen.run.status.cost
+        assert goodput
+        assert (goodput.lost_seconds.startup, goodput.lost_seconds.recovery) == (57, 570)
+        assert spent
+        assert (spent.seconds.starting, spent.seconds.lost) == (2 * 50, 2 * 570)
+
+
+GRID: dict[str, Any] = {
+    "search": "grid",
+    "metric": "loss",
+    "mode": "min",
+    "space": [{"name": "lr", "values": [0.1, 0.2]}],
+}
+
+
+def a_sweep(trials_at_once: int, workers: int) -> Observed:
+    """Its pods have had their nodes since second 10."""
+    swept = {**GRID, "concurrency": trials_at_once}
+    return on_priced_nodes(created_at=7, sweep=swept, workers={"count": workers})
+
+
+def test_in_a_sweep_the_start_of_each_trial_is_startup() -> None:
+    """One after the other: each starts in 18 s, and Ray Tune takes 1 s from one to the next."""
+    seen = a_sweep(1, workers=2)
+    for now, productive, startup in (
+        (30, 0.5, 18),
+        (60, 30.5, 18),
+        (79.5, 31, 36),
+        (110, 61.5, 36),
+    ):
+        seen = later(replace(seen, progress=trained(now, productive, startup=startup)), now + 1)
+    goodput, spent = seen.run.status.goodput, seen.run.status.cost
+    assert goodput
+    assert spent
+    assert seen.run.status.disruptions.history == []
+    assert (goodput.lost_seconds.startup, goodput.lost_seconds.recovery) == (37.5, 1)
+    assert (spent.seconds.starting, spent.seconds.lost) == (2 * 37.5, 2 * 1)
+
+
+def test_trials_that_start_side_by_side_take_their_time_once() -> None:
+    """The document has the mean over the trials: half of a start when the first one has begun."""
+    first = later(replace(a_sweep(2, workers=1), progress=trained(31, 0.5, startup=9)), 32)
+    both = later(replace(first, progress=trained(40, 9, startup=18.5)), 41)
+    lost = later(replace(both, progress=trained(80, 19, startup=18.5, recovery=30)), 81)
+    goodput = lost.run.status.goodput
+    assert goodput
+    assert (goodput.lost_seconds.startup, goodput.lost_seconds.recovery) == (21, 30)
+
+
+def test_trials_that_another_driver_continues_start_again() -> None:
+    first = later(replace(a_sweep(1, workers=2), progress=trained(31, 1, startup=18)), 32)
+    told = {"fencing_token": 2, "resumed_from_step": 10, "step": 20}
+    restarted = a_progress(
+        step_time=unix(131), seconds={"productive": 40, "startup": 20, "recovery": 0}, **told
+    )
+    resumed = later(replace(first, progress=restarted), 132)
+    for seen in (resumed, later(resumed, 140)):
+        goodput = seen.run.status.goodput
+        assert goodput
+        assert (goodput.lost_seconds.startup, goodput.lost_seconds.recovery) == (20 + 20, 40)
+
+
+@pytest.mark.parametrize(
+    ("training", "productive", "waiting"),
+    [pytest.param(1, 65, 0, id="the other trains"), pytest.param(0, 50, 30, id="none trains")],
+)
+def test_a_trial_that_trains_does_not_wait_for_the_pods_of_another(
+    training: int, productive: float, waiting: float
+) -> None:
+    """Of two with a worker each, one is without its pod from second 80 to 110."""
+    both = a_sweep(2, workers=1)
+    begun = later(replace(both, progress=trained(80, 50, startup=20)), 80)
+    alone = a_progress(
+        step_time=unix(80), seconds={"productive": 50, "startup": 20}, world_size=training
+    )
+    lost = later(replace(begun, pods=both.pods[:2], progress=alone), 80)
+    back = replace(lost, pods=both.pods, progress=trained(110, productive, startup=20))
+    seconds = cost(back, 110).seconds.to_dict()
+    expected = {"training": 2 * productive, "starting": 40, "waiting": waiting}
+    assert seconds == {"saving": 0, "lost": 0, **expected}
+
+
+def test_an_attempt_s_accelerators_are_those_that_it_began_with() -> None:
+    """Another operator's rule, or a spec that cannot be read in full, has others."""
+    trains = later(replace(on_priced_nodes(), progress=trained(70, 40)), 71)
+    edited = replace(trains, run=a_run(status=trains.run.status, workers={"count": 1}))
+    assert cost(replace(edited, progress=trained(80, 50)), 81).seconds.training == 2 * 50
 
 
 def test_a_run_that_fails_by_its_deadline_between_two_attempts_ends_then() -> None:
@@ -365,6 +487,28 @@ def test_a_run_continues_once_its_budget_is_larger_than_what_it_has_cost(
     suspended = later(gone, 140)
     edited = replace(suspended, run=a_run(status=suspended.run.status, budget=budget))
     assert begins(priced(later(edited, 200), 201)) == begun
+
+
+def test_a_spent_budget_that_is_as_large_as_a_limit_is_not_to_be_raised() -> None:
+    """The limits of when the run began hold: neither is one taken that is raised since."""
+    begun = on_priced_nodes(budget=BUDGET)
+    sources = [
+        {"kind": "TrainingDefaults", "name": "default", "maximum": {"budgetAmount": 3}},
+        {"kind": "ClusterTrainingDefaults", "name": "default", "maximum": {"budgetAmount": 2}},
+    ]
+    for taken, said in (
+        (1, "a larger amount continues"),
+        (2, "ClusterTrainingDefaults default allows this run at most 2, and no larger amount is "
+            "taken; delete the run, or begin another one"),
+    ):  # fmt: skip
+        kept = {"sources": [{**one, "resourceVersion": "1"} for one in sources[:taken]], "spec": {}}
+        status = begun.run.status.model_copy(
+            update={"defaults": AppliedDefaults.model_validate(kept)}
+        )
+        held = replace(begun, run=begun.run.model_copy(update={"status": status}))
+        spent = later(later(replace(held, progress=trained(70, 30)), 71), 130)
+        message = condition(priced(spent, 130), "Suspended").message
+        assert message.endswith(f"spec.budget.amount is 2.00 USD: {said}")
 
 
 def deleted(planned: Plan) -> list[str]:

@@ -215,7 +215,7 @@ CONDITIONS: tuple[ConditionRow, ...] = (
             ConditionReason.BUDGET_SPENT,
             "The run has cost `budget.amount`, and every pod is gone.",
             "Raise `budget.amount` above what the run has cost, or take `budget` out, to continue "
-            "from the last checkpoint.",
+            "from the last checkpoint, unless the message says that a limit does not allow it.",
         ),
     ),
     *_rows(

@@ -143,7 +143,7 @@ class Held(_Entry):
     standby: int = 0
     """Of those, the ones of standby pods."""
     waits: bool = False
-    """Whether other pods have no node yet."""
+    """Whether other pods have no node yet; not of a sweep in which a trial trains."""
     per_hour: float = 0
     """Money for an hour, of what has a price."""
     saves_per_hour: float = 0
@@ -273,7 +273,8 @@ class Bookkeeping(Wire):
     queue_seconds: float | None = None
     """Wait for the first pods to be scheduled, once they all were, and for Kueue since."""
     startup_seconds: float | None = None
-    """From there to the first step of the run, once it was done."""
+    """From there to the first step of the run, once it was done; of a sweep also what its newest
+    driver has told of its trials' starts."""
     meter: Meter = Field(default_factory=Meter)
     """What the run has used."""
     attempts_without_progress: int = 0

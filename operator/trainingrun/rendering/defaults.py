@@ -12,7 +12,7 @@ it is read there alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -232,6 +232,24 @@ def within_limits(spec: RunSpec, defaults: AppliedDefaults | None) -> RunSpec:
                 amount=min(most.budget_amount, amount), action="Suspend"
             )
     return spec.model_copy(update=changes)
+
+
+class BudgetLimit(NamedTuple):
+    """The largest budget.amount that a run may have."""
+
+    amount: float
+    whose: str
+    """Kind and name of the object that says so."""
+
+
+def largest_budget(defaults: AppliedDefaults | None) -> BudgetLimit | None:
+    """The lowest limit of budget.amount; None: any amount is taken."""
+    limits = [
+        BudgetLimit(source.maximum.budget_amount, f"{source.kind} {source.name}")
+        for source in (defaults.sources if defaults else ())
+        if source.maximum is not None and source.maximum.budget_amount is not None
+    ]
+    return min(limits, default=None)
 
 
 def _over(base: Mapping[str, Any], spec: Mapping[str, Any], path: Path = ()) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def _ended_at(context: ReconcileContext, attempt: int) -> datetime:
 def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Findings:
     """End the run with that attempt's result."""
     ended = _ended_at(context, attempt)
-    spent = goodput.until(draft, ended)
+    spent = goodput.until_the_end(context, draft, attempt, ended)
     result = progress_status.result(
         context.progress(attempt), draft.status.checkpoint, context.run.spec.sweep
     )
@@ -205,8 +205,9 @@ def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Find
 def fail(context: ReconcileContext, draft: StatusDraft, cause: RunFailure) -> Findings:
     """End the run: by its deadline now, else with its last attempt."""
     by_deadline = cause.reason is ConditionReason.DEADLINE_EXCEEDED
-    ended = context.now if by_deadline else _ended_at(context, draft.status.attempt)
-    spent = goodput.until(draft, ended)
+    attempt = draft.status.attempt
+    ended = context.now if by_deadline else _ended_at(context, attempt)
+    spent = goodput.until_the_end(context, draft, attempt, ended)
     return Findings(
         status={
             **spent.status,

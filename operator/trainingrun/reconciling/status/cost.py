@@ -11,10 +11,10 @@ from typing import Any
 from trainingrun_protocol.plain_text import money_text
 
 from ...api.reasons import ConditionReason, EventReason
-from ...api.status import AcceleratorSeconds, Cost
+from ...api.status import AcceleratorSeconds, Cost, LostSeconds
 from ...api.v1alpha1 import TrainingRun
-from ...rendering import platforms
-from ..bookkeeping import Bookkeeping, Held, Meter
+from ...rendering import defaults, platforms
+from ..bookkeeping import Held, Meter
 from ..context import ReconcileContext, job_ended_at
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import NodeState, RunEvent
@@ -86,7 +86,15 @@ def how_to_continue(context: ReconcileContext) -> str:
     """What lets a run continue that is suspended, in a phrase."""
     if context.run.spec.suspend or not context.suspends:
         return "suspend: false continues"
-    return f"the run has cost its budget, and {_budget_text(context)}: a larger amount continues"
+    message = f"the run has cost its budget, and {_budget_text(context)}"
+    budget, limit = context.run.spec.budget, defaults.largest_budget(context.run.status.defaults)
+    if budget is None or limit is None or limit.amount > budget.amount:
+        return f"{message}: a larger amount continues"
+    # A limit that is raised now is that of runs which begin later.
+    return (
+        f"{message}: {limit.whose} allows this run at most {limit.amount:g}, and no larger amount "
+        "is taken; delete the run, or begin another one"
+    )
 
 
 def _budget_text(context: ReconcileContext) -> str:
@@ -172,10 +180,15 @@ def _held(context: ReconcileContext, draft: StatusDraft) -> Held:
     needed = minimum if context.is_elastic else context.wanted_pods(draft)
     per_pod = context.workers_per_pod(draft) * devices_per_worker(context.run)
     more = max(workers - (context.wanted_pods(draft) - 1), 0)
+    waits = draft.status.running_attempt is not None and pods < needed
+    if waits and context.run.spec.sweep is not None:
+        progress = context.live_progress(draft.status.attempt)
+        # The other trials train on while one lacks pods.
+        waits = progress is None or not progress.world_size
     return Held(
         devices=workers * per_pod,
         standby=min(more, context.run.spec.workers.standby) * per_pod,
-        waits=draft.status.running_attempt is not None and pods < needed,
+        waits=waits,
         per_hour=round(per_hour, 6),
         saves_per_hour=round(saved, 6),
         unpriced=min(unpriced, default=None),
@@ -208,7 +221,7 @@ def _price(
 
 
 def _in_status(context: ReconcileContext, draft: StatusDraft, meter: Meter) -> Findings:
-    seconds, meter = _by_cause(context.run, draft.bookkeeping, meter)
+    seconds, meter = _by_cause(context, draft, meter)
     whole = sum(seconds.model_dump().values())
     cost = Cost(
         unit="accelerator" if context.run.spec.workers.accelerator else "worker",
@@ -220,18 +233,26 @@ def _in_status(context: ReconcileContext, draft: StatusDraft, meter: Meter) -> F
 
 
 def _by_cause(
-    run: TrainingRun, bookkeeping: Bookkeeping, meter: Meter
+    context: ReconcileContext, draft: StatusDraft, meter: Meter
 ) -> tuple[AcceleratorSeconds, Meter]:
-    spent, share = total(bookkeeping), workers.share(bookkeeping)  # of the ranks that train
-    devices = run.spec.total_workers * devices_per_worker(run) * share
+    # Of the ranks that train.
+    spent, share = total(draft.bookkeeping), workers.share(draft.bookkeeping)
+    devices = context.wanted_workers(draft) * devices_per_worker(context.run) * share
     training, saving = spent.productive * devices, spent.checkpoint * devices
     again = spent.lost_work * devices
     # Seconds are whole ones in the meter, and tenths of them in the driver's document.
     whole = max(meter.device_seconds, training + saving + again)
     waiting = min(meter.waiting, whole - training - saving - again)
     rest = whole - training - saving - again - waiting
-    if meter.starting is None and training + again > 0:
-        meter = meter.model_copy(update={"starting": round(rest, 1)})
+    goodput = draft.status.goodput
+    without = goodput.lost_seconds if goodput is not None else LostSeconds()
+    if training + again > 0 and context.run.spec.sweep is not None:
+        began = min(without.startup * devices, rest)  # each trial has a start of its own
+        meter = meter.model_copy(update={"starting": round(began, 1)})
+    elif training + again > 0 and meter.starting is None:
+        # An operator that was away finds recoveries with the first step.
+        began = max(rest - without.recovery * devices, 0.0)
+        meter = meter.model_copy(update={"starting": round(began, 1)})
     starting = rest if meter.starting is None else min(meter.starting, rest)
     parts = tenths(training, saving, again + rest - starting, starting, waiting)
     names = ("training", "saving", "lost", "starting", "waiting")

@@ -3,7 +3,7 @@
 Each driver reports its productive seconds, seconds of steps done again and seconds stopped for
 checkpoints, from zero; the sums of earlier drivers are kept in the bookkeeping.
 The rest is the queue until the first pods have nodes, startup until the first step, and recovery
-after it.
+after it. In a sweep the start of each further trial is startup, too.
 Steps that a driver did beyond the checkpoint from which its successor continued were lost: their
 share of its productive time moves to lost work.
 """
@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from trainingrun_protocol.progress import Progress
+from trainingrun_protocol.progress import Progress, Seconds
 
 from ...api.status import Goodput, LostSeconds
 from .. import pod_status
@@ -30,13 +30,15 @@ def record_seconds(context: ReconcileContext, draft: StatusDraft, attempt: int) 
     reconcile.
     """
     changes = _queue(context, draft, attempt)
-    progress = context.progress(attempt)
-    if progress is None or progress.fencing_token < max(draft.bookkeeping.driver_fencing_token, 1):
+    progress = _newest(context, draft, attempt)
+    if progress is None:
         return Findings(bookkeeping=changes)
     if progress.resumed_from_step is None and not progress.step:
         return Findings(bookkeeping=changes)  # its checkpoint is not restored yet
     if progress.fencing_token > draft.bookkeeping.driver_fencing_token:
         changes |= _close(draft.bookkeeping, progress)
+        if context.run.spec.sweep and draft.bookkeeping.startup_seconds is not None:
+            changes["startup_seconds"] = 0.0  # of this driver, see `_startup`
     changes |= {
         "driver_fencing_token": progress.fencing_token,
         "last_step": progress.step,
@@ -51,12 +53,38 @@ def record_seconds(context: ReconcileContext, draft: StatusDraft, attempt: int) 
     if progress.step_time is None:
         return Findings(bookkeeping=changes)
     after = draft.changed(Findings(bookkeeping=changes))
-    findings = until(after, from_unix(progress.step_time))
+    findings = _until(context, after, from_unix(progress.step_time), progress.seconds)
     return findings._replace(bookkeeping={**changes, **findings.bookkeeping})
 
 
-def until(draft: StatusDraft, time: datetime) -> Findings:
-    """status.goodput from the start to `time`: a step, or the end of the run."""
+def until_the_end(
+    context: ReconcileContext, draft: StatusDraft, attempt: int, time: datetime
+) -> Findings:
+    """status.goodput up to the end of the run, where the driver's last document was read.
+
+    Else it stays at the last step: nobody knows what the driver has done since.
+    """
+    progress = _newest(context, draft, attempt)
+    if progress is None or not progress.state.final:
+        return Findings()
+    return _until(context, draft, time, progress.seconds)
+
+
+def _newest(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Progress | None:
+    """The attempt's document, unless an earlier driver's was read late, or none held the lease."""
+    progress = context.progress(attempt)
+    if progress is None or progress.fencing_token < max(draft.bookkeeping.driver_fencing_token, 1):
+        return None
+    return progress
+
+
+def _until(
+    context: ReconcileContext, draft: StatusDraft, time: datetime, told: Seconds
+) -> Findings:
+    """status.goodput from the start to `time`: a step, or the end of the run.
+
+    `told`: by the newest driver.
+    """
     if draft.status.start_time is None:
         return Findings()
     spent = total(draft.bookkeeping)
@@ -66,11 +94,7 @@ def until(draft: StatusDraft, time: datetime) -> Findings:
     elapsed = max(elapsed - draft.status.suspended_seconds, measured, 0.0)
     queue = min(draft.bookkeeping.queue_seconds or 0.0, elapsed - measured)
     rest = max(elapsed - measured - queue, 0.0)
-    changes: dict[str, Any] = {}
-    known = draft.bookkeeping.startup_seconds
-    if known is None and spent.productive + spent.lost_work > 0:
-        known = changes["startup_seconds"] = round(rest, 1)
-    startup = rest if known is None else min(known, rest)
+    startup, changes = _startup(context, draft, rest, told)
     counted = spent.productive * workers.share(draft.bookkeeping)
     productive, fewer, lost_work, checkpoint, queue, startup, recovery = parts = tenths(
         counted,
@@ -95,6 +119,29 @@ def until(draft: StatusDraft, time: datetime) -> Findings:
         ),
     )
     return Findings(status={"goodput": goodput}, bookkeeping=changes)
+
+
+def _startup(
+    context: ReconcileContext, draft: StatusDraft, rest: float, told: Seconds
+) -> tuple[float, dict[str, Any]]:
+    """Seconds of `rest` until the first step, and changes of the bookkeeping.
+
+    Each trial of a sweep has a start of its own: to the known ones comes by how much the driver's
+    own sum grows, which the bookkeeping then has in the place of the whole.
+    """
+    known, shown = draft.bookkeeping.startup_seconds, draft.status.goodput
+    spent = total(draft.bookkeeping)
+    if known is None and spent.productive + spent.lost_work <= 0:
+        return rest, {}
+    first = max(rest - told.recovery, 0.0)  # an operator that was away finds recoveries with it
+    if context.run.spec.sweep is None:
+        known = round(first, 1) if known is None else known
+        return min(known, rest), {"startup_seconds": known}
+    startup = first
+    if known is not None and shown is not None:
+        grown = max(told.startup - known, 0.0)
+        startup = min(shown.lost_seconds.startup + grown, rest)
+    return startup, {"startup_seconds": told.startup}
 
 
 def tenths(*seconds: float) -> list[float]:
