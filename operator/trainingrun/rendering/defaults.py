@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from ..api import salvage
 from ..api.budget_spec import RunBudget
 from ..api.defaults import FIELDS, AppliedDefaults, DefaultsSource, FieldTree, Maximum
 from ..api.pods_spec import Capacity
@@ -81,12 +82,9 @@ def applied(run: Object, objects: Sequence[Object]) -> AppliedDefaults | None:
 
 
 def kept(run: Object) -> AppliedDefaults | None:
-    """What the status of a run says that it has; None: nothing."""
+    """What the status of a run says that it has, as far as it is understood; None: nothing."""
     found = _mapping(run.get("status")).get("defaults")
-    try:
-        return None if found is None else AppliedDefaults.model_validate(found)
-    except ValidationError:
-        return None  # no operator has written that
+    return salvage.read(AppliedDefaults, found) if isinstance(found, Mapping) else None
 
 
 def resolved(run: Object, defaults: AppliedDefaults | None) -> Object:
