@@ -23,6 +23,7 @@ BESIDE = {
     "SECURITY.md": "security.md",
 }
 """Documents that are not in the folder of the others, and their places in the site."""
+PICTURES = (".svg", ".png")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".ipynb": "json"}
 _LINK = re.compile(r"(?<=\]\()([\w./-]+)(?=[#)])")
 
@@ -38,8 +39,9 @@ def main() -> None:
         _write(_place(path), _linked(path, text, targets))
     for source in sorted(sources):
         _write(_place(source), _page(source))
-    for picture in (ROOT / "docs").glob("*.svg"):
-        shutil.copy(picture, PAGES)
+    for picture in PICTURES:
+        for file in (ROOT / "docs").glob(f"*{picture}"):
+            shutil.copy(file, PAGES)
     shutil.copy(ROOT / ".ci" / SETTINGS, BUILD)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", SETTINGS]
     sys.exit(subprocess.run(command, check=False, cwd=BUILD).returncode)
@@ -58,7 +60,7 @@ def _place(target: str) -> str:
     if target in BESIDE:
         return BESIDE[target]
     name = target.removeprefix("docs/")
-    return name if name.endswith((".md", ".svg")) and "/" not in name else f"source/{target}.md"
+    return name if name.endswith((".md", *PICTURES)) and "/" not in name else f"source/{target}.md"
 
 
 def _linked(path: str, text: str, targets: dict[str, str]) -> str:

@@ -1,6 +1,7 @@
 """The page of a run in a real Chromium: what is seen, on a phone, in the dark and printed."""
 
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,8 @@ from support.report_runs import FAILURE, failed_run
 from trainingrun_runtime.store.bucket import Bucket
 
 SCREENSHOTS = Path(__file__).resolve().parents[1] / ".artifacts" / "report"
+PICTURE = Path(__file__).resolve().parents[2] / "docs" / "run-page.png"
+"""The upper part of the page, written where UPDATE_PICTURES is set."""
 
 
 def test_there_is_a_browser() -> None:
@@ -120,6 +123,8 @@ async def test_it_fits_and_is_readable(
         await page.resize(width)
         await page.emulate(scheme)
         await page.screenshot(SCREENSHOTS / f"{width}-{scheme}.png")
+        if (width, scheme) == (1280, "light") and os.environ.get("UPDATE_PICTURES"):
+            await page.screenshot(PICTURE, x=70, y=0, width=1140, height=1250)
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, "nothing is wider than the screen"
         assert await contrast(page, "body") > 10

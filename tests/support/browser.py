@@ -106,9 +106,10 @@ class Page:
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
 
-    async def screenshot(self, target: Path) -> None:
-        """All of the page, as PNG."""
-        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    async def screenshot(self, target: Path, **clip: int) -> None:
+        """All of the page, as PNG, or of it `x`, `y`, `width` and `height` in pixels."""
+        part = {"clip": {**clip, "scale": 1}} if clip else {}
+        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True, **part)
         content = base64.b64decode(answer["data"])
         target.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(target.write_bytes, content)
