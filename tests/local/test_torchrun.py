@@ -282,3 +282,28 @@ def test_a_script_that_hangs_is_found_by_its_own_stack_and_replaced(
     assert "(train.py:" in hang.message
     (kept,) = kept_stacks.kept(run.bucket)
     assert list(kept.ranks) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_hang_is_of_the_script_that_hangs_and_not_of_those_that_are_done(
+    a_run: Callable[..., Started],
+) -> None:
+    run = a_run(
+        """
+import os, threading, time  # py-spy knows the names of threads by `threading`
+def hang():
+    time.sleep(600)
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    hang()
+"""
+    )
+    run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=25)})
+    assert run.drive() == 0, run.log()
+    hang = run.progress().hang
+    assert hang is not None
+    assert [(one.rank, one.where) for one in hang.ranks if one.hangs] == [
+        (1, "in hang (train.py:4)")
+    ]
+    assert run.progress().stuck_pods == []
+    (kept,) = kept_stacks.kept(run.bucket)
+    assert list(kept.ranks) == [0, 1]

@@ -17,7 +17,7 @@ from trainingrun_runtime import stacks
 from trainingrun_runtime.coordinator.hangs import HangClock, Hangs, Silence
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.coordinator.ranks import Member, RankProcess
-from trainingrun_runtime.hangs import verdict
+from trainingrun_runtime.hangs import rank_stacks, verdict
 from trainingrun_runtime.hangs.rank_stacks import (
     Attendant,
     Frame,
@@ -360,6 +360,39 @@ def test_a_rank_that_waits_to_restore_waits_for_the_one_that_hangs_in_its_import
     assert verdict.hung_ranks({0: STARTS, 1: IMPORTS}) == [1]
     assert verdict.where(STARTS) == "in get_objects"
     assert verdict.where(IMPORTS) == "in <module> (train.py:5)"
+
+
+def of_torchrun(*calls: str) -> RankStack:
+    """A rank's own process, of which the script is none or has ended."""
+    frames = (
+        *((call, f"{OWN}/worker/torchrun.py", 9) for call in (*calls, "TorchrunScript.__call__")),
+        ("TrainingFunction._train", f"{OWN}/worker/training_function.py", 128),
+    )
+    return stack(*frames)
+
+
+def test_a_rank_whose_script_is_done_waits_for_the_one_that_hangs() -> None:
+    done = of_torchrun("_Rank._wait_for_others", "_Rank._wait", "_Rank.run")
+    assert verdict.hung_ranks({0: done, 1: READ, 2: done}) == [1]
+    assert verdict.hung_ranks({0: STARTS, 1: of_torchrun("_prepare")}) == [1], "it restores"
+    beside = of_torchrun("_Rank._wait", "_Rank.run")
+    assert verdict.hung_ranks({0: done, 1: beside}) == [1], "its script's own stack is not known"
+
+
+def test_the_stack_of_a_rank_whose_script_is_done_is_that_of_its_thread_that_waits() -> None:
+    """Its main thread is Ray's, and it is told as its script was."""
+    threads = [
+        {"thread_name": "MainThread", "frames": [{"name": "main_loop", "filename": "/ray/w.py"}]},
+        {
+            "thread_name": "Thread-1",
+            "frames": [{"name": "_train", "filename": f"{OWN}/worker/training_function.py"}],
+        },
+    ]
+    for of_script in (False, True):
+        assert [one.function for one in rank_stacks._training(threads, of_script)] == ["_train"]
+    (found,) = rank_stacks._training(threads[:1], of_script=True)
+    assert found.function == "main_loop", "of a script"
+    assert rank_stacks._training(threads[:1], of_script=False) == ()
 
 
 def test_of_a_training_that_is_a_package_its_own_line_is_said() -> None:

@@ -2,10 +2,14 @@
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from support.processes import wait_for
 from trainingrun_protocol.contract import CONFIG_ENV
 from trainingrun_runtime.driver import script
 
@@ -69,3 +73,50 @@ def test_weights_are_recommended_only_where_there_are_some(
     assert f"after the training, which is done{said}" in sentence
     assert ("read the weights" in sentence) is bool(has_checkpoint)
     assert len(sentence) <= 500
+
+
+UPLOADS = """
+import sys, threading, time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+def upload(name):
+    time.sleep(0.3)
+    Path(__file__).with_name(name).touch()
+threads, processes = ThreadPoolExecutor(1), ProcessPoolExecutor(1)
+for name in ("first", "second"):
+    threads.submit(upload, name)
+processes.submit(time.sleep, 0.01)
+threading.Thread(target=upload, args=("third",)).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit()"])
+def test_a_script_is_done_once_its_threads_are_as_with_python_itself(
+    tmp_path: Path, end: str
+) -> None:
+    """Such as an upload of the weights after `fit()`; pools that wait for more end with Python."""
+    with suppress(SystemExit):
+        run(tmp_path, UPLOADS + end)
+    assert {file.name for file in tmp_path.iterdir()} == {"train.py", "first", "second", "third"}
+
+
+@pytest.mark.parametrize("end", ["import os; os._exit(0)", "sys.exit(3)", "1 / 0"])
+def test_nothing_is_waited_for_where_a_script_ends_at_once_or_fails(
+    tmp_path: Path, end: str
+) -> None:
+    with pytest.raises((SystemExit, ZeroDivisionError)):
+        run(tmp_path, f"{UPLOADS}\n{end}")
+    assert not (tmp_path / "second").exists()
+    wait_for(lambda: (tmp_path / "second").exists() and (tmp_path / "third").exists())
+
+
+def test_threads_that_the_driver_had_before_are_none_of_the_script(tmp_path: Path) -> None:
+    ended = threading.Event()
+    threading.Thread(target=ended.wait).start()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ended.wait)
+        try:
+            run(tmp_path, "pass")
+        finally:
+            ended.set()

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,46 @@ def test_a_file_that_is_open_for_writing_does_not_count(folder: Folder) -> None:
         assert not folder.later().settled
         assert not folder.later().settled
     assert folder.later().settled
+
+
+def test_a_deleted_file_that_is_still_written_to_holds_nothing_up(folder: Folder) -> None:
+    """Such as a log that was rotated, or a temporary file."""
+    (folder.path / "last.pt").write_text("weights")
+    for name in ("train.out", "train.out (deleted)"):
+        with (folder.path / name).open("w") as file:
+            assert not folder.later().settled
+            (folder.path / name).unlink()
+            file.write("more")
+            file.flush()
+            assert folder.later().settled
+    with (folder.path / "train.out (deleted)").open("w"):
+        assert not folder.later().settled, "that is its name"
+
+
+def test_a_file_that_keeps_all_from_being_committed_is_named_once(
+    folder: Folder, tmp_path: Path, bucket: Bucket
+) -> None:
+    said: list[str] = []
+    folder._advise = said.append
+    with (folder.path / "train.out").open("w"):
+        folder.state({}, 2)
+        folder.clock.now += script_folder.HELD_UP_S - 1
+        assert not folder.state({}, 2).settled
+    assert folder.later().settled
+    with (folder.path / "train.out").open("w"):
+        for _ in range(2):
+            (folder.path / "last.pt").write_text("weights")
+            folder.state({}, 2)
+            folder.clock.now += script_folder.HELD_UP_S - 1
+            assert said == [], "a large checkpoint takes a while, and so does the next one"
+            folder.state({}, 2)
+        folder.clock.now += script_folder.HELD_UP_S
+        folder.state({}, 2)
+    assert said == [
+        "no checkpoint is committed while train.out is open for writing in "
+        "$TRAININGRUN_CHECKPOINT_DIR, as it has been for 5 minutes; close it, write it elsewhere, "
+        "or give it a name that ends in .log"
+    ]
 
 
 def test_a_file_counts_some_seconds_after_it_was_closed(folder: Folder) -> None:
@@ -321,6 +362,48 @@ def test_a_folder_gets_what_was_committed_and_keeps_what_is_the_same(
     assert folder.state({}, 1).files["same.pt"]
     downloads.complete(bucket, None, folder.path)
     assert list(folder.path.iterdir()) == []
+
+
+def test_the_newest_file_and_the_newest_folder_are_the_same_after_a_loss_on_all_pods(
+    folder: Folder, bucket: Bucket, tmp_path: Path
+) -> None:
+    """A script that takes the newest one would go on from an old checkpoint, or ranks disagree."""
+    names = ("step-3/model.pt", "step-20/model.pt", "step-100/model.pt", "best.pt")
+    for at, name in enumerate(names):
+        (folder.path / name).parent.mkdir(exist_ok=True)
+        (folder.path / name).write_text(name)
+        os.utime(folder.path / name, ns=(0, 1_700_000_000_000_000_001 + at))
+    state = folder.state({}, 1)
+    assert folder.upload(Save(1, state.fingerprint, names), bucket, KEY, 0, RETRY)
+    found = Manifest.model_validate_json(committed(bucket).model_dump_json(by_alias=True))
+    (folder.path / "best.pt").unlink()
+    for at, name in enumerate(reversed(names)):
+        if (folder.path / name).exists():
+            os.utime(folder.path / name, ns=(at, at))
+
+    for pod in (folder, ScriptFolder(tmp_path / "another pod")):
+        pod.prepare(bucket, found, RETRY)
+        times = [(pod.path / name).stat().st_mtime_ns for name in names]
+        assert times == [1_700_000_000_000_000_001 + at for at in range(4)]
+        folders = sorted(pod.path.glob("step-*"), key=lambda one: one.stat().st_mtime_ns)
+        assert [one.name for one in folders] == ["step-3", "step-20", "step-100"]
+        assert not any(pod.state({}, 1).files.values()), "nothing was written since"
+
+
+@pytest.mark.parametrize("time_ns", [None, 10**30, -(10**30)])
+def test_a_checkpoint_is_restored_whatever_its_manifest_says_of_times(
+    folder: Folder, bucket: Bucket, time_ns: int | None
+) -> None:
+    found = committed(bucket, **{"last.pt": "weights"})
+    files = {name: replace(each, mtime_ns=time_ns) for name, each in found.files.items()}
+    folder.prepare(bucket, found.model_copy(update={"files": files}), RETRY)
+    assert (folder.path / "last.pt").read_text() == "weights"
+
+
+def test_a_manifest_of_a_later_version_may_say_more_of_a_file(bucket: Bucket) -> None:
+    document = committed(bucket, **{"last.pt": "weights"}).model_dump(by_alias=True, mode="json")
+    document["files"]["last.pt"]["owner"] = "root"
+    assert Manifest.model_validate(document).files.keys() == {"last.pt"}
 
 
 def test_a_part_is_uploaded_with_its_digests(folder: Folder, bucket: Bucket) -> None:

@@ -74,6 +74,9 @@ class RankOfScript(_Rank):
     def __init__(self, script: ScriptProcess, command: Command) -> None:
         self._script, self._command, self._asked, self._ended = script, command, False, None
 
+    def _tell_process(self, process: psutil.Process) -> None:
+        pass
+
     def _tell(self) -> Orders:
         assert self._ended is None, "a failure is not told as the end of a script"
         return Orders(self._command)
@@ -173,6 +176,32 @@ def test_a_script_that_ends_leaves_no_process_behind(
     assert not [
         pid for pid in (tmp_path / "pids").read_text().split() if psutil.pid_exists(int(pid))
     ]
+
+
+def test_no_process_that_a_script_has_left_stays_as_a_zombie_while_it_runs(
+    start: Callable[[str], ScriptProcess], tmp_path: Path
+) -> None:
+    """A script may start many such in days of training, and a container has a limit of them."""
+    script = start(
+        """
+        import signal, subprocess, sys, time
+        from pathlib import Path
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+        for number in range(3):
+            subprocess.run(["sh", "-c", f"sleep 0.3 & echo $! > {number}.pid"])
+        Path("started").touch()
+        while True:
+            time.sleep(0.1)
+        """
+    )
+    wait_for(lambda: (tmp_path / "started").exists(), 30)
+    pids = [int(file.read_text()) for file in tmp_path.glob("*.pid")]
+    assert len(pids) == 3
+    assert wait_for(lambda: not any(map(psutil.pid_exists, pids)), 10)
+    assert script.poll() is None
+    script.terminate()
+    wait_for(lambda: script.poll() is not None, 30)
+    assert script.poll() == 5, "its end is seen as before"
 
 
 @pytest.mark.parametrize("killed", ["rank", "keeper"])
@@ -275,6 +304,22 @@ def test_an_exit_code_without_an_error_is_told_as_sys_exit_is(
     error = script.error(3)
     assert isinstance(error, RaisedOnRank)
     assert (error.kind, error.text) == ("SystemExit", "3")
+
+
+def test_an_exit_code_that_the_script_has_chosen_is_told_whatever_it_has_printed_before(
+    start: Callable[[str], ScriptProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule on exit codes reads it, and Python itself ends with 1 for an error."""
+    script = start("pass")
+    lines = ["Traceback (most recent call last):", '  File "/a.py", line 1', "KeyError: 'a'"]
+    monkeypatch.setattr(script, "_tail", lambda: [*lines, "the data is gone"])
+    error = script.error(42)
+    assert isinstance(error, RaisedOnRank)
+    assert (error.kind, error.text) == ("SystemExit", "42")
+    assert error.trace == "\n".join([*lines, "the data is gone"])
+    for code in (1, 42):
+        lines[-1] = "RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer"
+        assert type(script.error(code)) is RuntimeError, "the loss of another rank has caused it"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """A rank whose script runs in a process of its own attends to it whatever the store does."""
 
+import os
 import threading
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from trainingrun_runtime.coordinator.checkpoints import Command
@@ -56,8 +58,12 @@ def a_rank(monkeypatch: pytest.MonkeyPatch, store: Store, *orders: Orders) -> _R
         notice=None,
         bucket=store,
         storage_retry=lambda request: request(),
-        coordinator=SimpleNamespace(script_told=SimpleNamespace(remote=script_told)),
+        coordinator=SimpleNamespace(
+            script_told=SimpleNamespace(remote=script_told),
+            script_runs=SimpleNamespace(remote=lambda *told: rank.named.append(told)),
+        ),
     )
+    rank.named = []  # the processes of which the coordinator was told
     rank._of_ray = SimpleNamespace(read=lambda: None)
     rank._place = SimpleNamespace(local_rank=1, beside=[0])  # another rank looks at the folder
     rank._script = SimpleNamespace(end=lambda: None, poll=lambda: None, process=lambda: None)
@@ -103,3 +109,14 @@ def test_the_end_of_the_scripts_waits_for_a_deletion_and_not_for_long(
     rank.run()
     assert len(waited) == 1
     assert 0 < waited[0] <= torchrun._LAST_DELETIONS_S
+
+
+def test_a_rank_whose_script_is_done_is_its_own_process_from_then_on(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    """Else a hang of another rank is one of a process that has ended, and nothing can end it."""
+    rank: Any = a_rank(monkeypatch, store, Orders(), Orders(over=True))
+    rank._script = SimpleNamespace(end=lambda: None, poll=lambda: 0, process=lambda: None)
+    monkeypatch.setattr(torchrun, "_TELL_EVERY_S", 0.01)
+    rank.run()
+    assert rank.named == [(0, 1, os.getpid(), psutil.Process().create_time())]

@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -273,6 +273,7 @@ def download(bucket: Bucket, manifest: Manifest, target: Path) -> None:
     try:
         for name in manifest.files:
             _require(bucket, manifest, name, part / name)
+        _set_times(manifest.files, part)
         part.chmod(0o777 & ~_umask())  # mkdtemp's own is for this user alone
         part.rename(target)
     finally:
@@ -307,6 +308,23 @@ def complete(bucket: Bucket, manifest: Manifest | None, folder: Path) -> None:
     missing = [name for name in wanted if not (folder / name).exists()]
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         list(pool.map(lambda name: _require(bucket, manifest, name, folder / name), missing))
+    _set_times(wanted, folder)
+
+
+def _set_times(files: Mapping[str, FileDigest], root: Path) -> None:
+    """Files get the times that they had, and a folder that of its newest file.
+
+    Scripts take the newest of either for the last checkpoint.
+    """
+    times: dict[Path, int] = {}
+    for name, digest in files.items():
+        if digest.mtime_ns is not None:
+            for path in (Path(name), *Path(name).parents[:-1]):
+                times[path] = max(times.get(path, digest.mtime_ns), digest.mtime_ns)
+    for path, time_ns in times.items():
+        # What a manifest says may be beyond what a file can have.
+        with contextlib.suppress(OSError, OverflowError):
+            os.utime(root / path, ns=(time_ns, time_ns))
 
 
 def _is_as_committed(file: Path, digest: FileDigest) -> bool:

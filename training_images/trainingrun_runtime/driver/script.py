@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import logging
 import os
 import runpy
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import thread as thread_pool
 from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
@@ -18,6 +20,10 @@ from trainingrun_protocol.exit_codes import FAILED_EXIT_CODE
 from .. import stacks
 from ..error_text import first_line
 
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.1
+"""Seconds between two looks whether the script's threads are done."""
 _SHOWN = 200
 """Characters of an error's own text in a sentence: an attempt's message has 500."""
 
@@ -87,13 +93,47 @@ def run(script: str, arguments: Sequence[str], config: Mapping[str, Any]) -> Non
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     _keep_driver_on_exit()
+    former = threading.enumerate()
     try:
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as error:
         message = _argparse_error(error)
-        if message is None:
-            raise
-        raise ArgumentsRefused(message) from error
+        if message is not None:
+            raise ArgumentsRefused(message) from error
+        if not error.code and not isinstance(error, _EndNow):
+            _wait_for_threads(former)
+        raise
+    _wait_for_threads(former)
+
+
+def _wait_for_threads(former: Collection[threading.Thread]) -> None:
+    """Wait for what the script's threads still do, as Python does before it ends.
+
+    Args:
+        former: those that were there before the script.
+    """
+    said = False
+    while left := [
+        one
+        for one in threading.enumerate()
+        if one not in former and not one.daemon and not _is_idle(one)
+    ]:
+        if not said:
+            names = ", ".join(one.name for one in left)
+            log.info("the script is done, and the run ends once its threads are: %s", names)
+            said = True
+        left[0].join(_LOOK_EVERY_S)
+
+
+def _is_idle(thread: threading.Thread) -> bool:
+    """Whether it waits for work in a pool: Python ends those, and the driver needs its own."""
+    work = getattr(thread, "pending_work_items", None)  # of a pool of processes, joblib's too
+    if work is not None:
+        return not work
+    frame = sys._current_frames().get(thread.ident or 0)
+    queue = thread_pool._threads_queues.get(thread)
+    waits = frame is not None and frame.f_code is thread_pool._worker.__code__
+    return waits and queue is not None and queue.empty()
 
 
 def _argparse_error(error: SystemExit) -> str | None:
@@ -134,6 +174,10 @@ class _Copied:
         return getattr(self._stream, name)
 
 
+class _EndNow(SystemExit):
+    """Of `os._exit(0)`, which waits for no thread."""
+
+
 def _keep_driver_on_exit() -> None:
     """Make `os._exit` end the script, not the driver, which says how the run ends.
 
@@ -145,7 +189,7 @@ def _keep_driver_on_exit() -> None:
         if os.getpid() != driver:  # a forked child
             exit_now(code)
         if threading.current_thread() is threading.main_thread():
-            raise SystemExit(code)
+            raise SystemExit(code) if code else _EndNow(code)
         exit_now(code or FAILED_EXIT_CODE)
 
     os._exit = exit_checked  # type: ignore[assignment]

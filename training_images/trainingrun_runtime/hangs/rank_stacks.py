@@ -177,12 +177,14 @@ def _frames(thread: Mapping[str, Any]) -> tuple[Frame, ...]:
 
 
 def _training(threads: list[dict[str, Any]], of_script: bool) -> tuple[Frame, ...]:
+    main: tuple[Frame, ...] = ()
     for thread in threads:
         frames = _frames(thread)
-        main = of_script and thread.get("thread_name") == "MainThread"
-        if main or any(one.file.endswith(_OF_TRAINING) for one in frames):
-            return frames
-    return ()
+        if any(one.file.endswith(_OF_TRAINING) for one in frames):
+            return frames  # also of a rank whose script has ended, which is told in its place
+        if of_script and thread.get("thread_name") == "MainThread":
+            main = frames
+    return main
 
 
 def _text(threads: list[dict[str, Any]]) -> str:

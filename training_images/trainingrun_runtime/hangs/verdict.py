@@ -17,8 +17,9 @@ _WAITS = (
     "/trainingrun_runtime/worker/step_consensus.py",
     "/ray/train/",
     "/deepspeed/comm/",
+    "/trainingrun_runtime/worker/torchrun.py:_wait_for_others",
 )
-"""Code in which a rank waits for others."""
+"""Code in which a rank waits for others: a part of a file's name, with or without a function."""
 _SAID = 4
 """Places that a sentence names."""
 
@@ -47,7 +48,8 @@ def waits(stack: RankStack) -> bool:
     own = stacks.own_place(files)
     # Ray Train itself has called the training.
     called = stack.frames[: stacks.depth(files) if own is None else own]
-    return any(part in one.file for one in called for part in _WAITS)
+    places = [f"{one.file}:{_name(one)}" for one in called]
+    return any(part in place for place in places for part in _WAITS)
 
 
 def where(stack: RankStack | None) -> str:

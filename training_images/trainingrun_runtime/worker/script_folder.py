@@ -29,6 +29,8 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
+from trainingrun_protocol.contract import CHECKPOINT_FOLDER_ENV
+
 from ..checkpoints import downloads
 from ..coordinator.scripts import FolderState, Save
 from ..store.bucket import Bucket
@@ -45,12 +47,16 @@ _PIECE = 8 * 1024 * 1024
 """Bytes that are read at once."""
 _MOST_HELD = 256
 """Files of a save that are held open at once. A process may often have 1,024 open."""
+HELD_UP_S = 300.0
+"""Seconds for which a file may be written; longer than most checkpoints take."""
 _UNFINISHED = (".tmp", ".temp", ".part", ".partial", ".incomplete")
 _TEMPORARY = (*_UNFINISHED, ".lock", ".log", "~")
 """Endings of names that are left out."""
 _UNFINISHED_BEGINNINGS = ("tmp-", "tmp_")
 _BEGINNINGS = (*_UNFINISHED_BEGINNINGS, ".", "events.out.tfevents.")
 """Beginnings of such names; the last is that of TensorBoard's files, which grow all the time."""
+_DELETED = " (deleted)"
+"""What /proc adds to the name of an open file that is deleted."""
 _INDEX = ".metadata"
 """What `torch.distributed.checkpoint` writes last and cannot load a checkpoint without. It is
 written as `.metadata.tmp`."""
@@ -80,16 +86,24 @@ class ScriptFolder:
     Args:
         path: where it is.
         clock: a monotonic clock in seconds.
+        advise: is told, once, of a file that keeps all from being committed, and what to do.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.path, self._clock = path, clock
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.monotonic,
+        advise: Callable[[str], object] = log.warning,
+    ) -> None:
+        self.path, self._clock, self._advise = path, clock, advise
         self._first: dict[str, Stamp] = {}
         self._seen: dict[str, Stamp] | None = {}  # by the last look; None: a file was open
         self._since = clock()  # the end of the first look of those that have seen the same
         self._whole: dict[str, Stamp] = {}  # when it was settled last
         self._harmless: set[int] = set()  # ranks whose scripts have ended and left nothing half
         self._discarded = 0  # saves in a row that the script has changed while they were uploaded
+        self._written: dict[str, float] = {}  # files that hold it up, and since when
+        self._advised = False
 
     def prepare(self, bucket: Bucket, manifest: Manifest | None, retry: StorageRetry) -> None:
         """Make it hold a checkpoint and nothing else; files that are as committed stay.
@@ -105,7 +119,7 @@ class ScriptFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         retry(lambda: downloads.complete(bucket, manifest, self.path))
-        self._first = self._seen = self._whole = self._stamps()
+        self._first = self._seen = self._whole = self._look()[0]
         self._since = self._clock()
 
     def state(self, ended: Mapping[int, tuple[int, float]], ranks: int) -> FolderState:
@@ -155,7 +169,7 @@ class ScriptFolder:
         stamps, unfinished = self._look()
         # Since the last look a script may have begun to write its part of a checkpoint, of which
         # other pods have renamed theirs and planned this save: their new part is none without it.
-        if _fingerprint(stamps) != save.fingerprint or (unfinished and self._is_written()):
+        if _fingerprint(stamps) != save.fingerprint or (unfinished and self._open_files()):
             return False
         # The newest first: one with the name of the last checkpoint is overwritten with each.
         names = sorted(save.files, key=lambda name: stamps[name][1], reverse=True)
@@ -201,10 +215,6 @@ class ScriptFolder:
                 *(rank, name, took_s, files, size / 1e9),
             )
 
-    def _stamps(self) -> dict[str, Stamp]:
-        """The files in it that count, by their names."""
-        return self._look()[0]
-
     def _look(self) -> tuple[dict[str, Stamp], bool]:
         """The files that count, and whether there is one whose name says that it is unfinished."""
         found, unfinished = {}, False
@@ -230,12 +240,12 @@ class ScriptFolder:
             unfinished: whether there is one whose name says so.
         """
         if stamps != self._seen:
-            self._seen = None if self._is_written() else stamps
+            self._seen = None if self._is_held_up() else stamps
             self._since = self._clock()
             return False
         if began - self._since < SETTLED_S:
             return False
-        if (unfinished or stamps != self._whole) and self._is_written():
+        if (unfinished or stamps != self._whole) and self._is_held_up():
             self._seen = None
             return False
         return True
@@ -250,23 +260,39 @@ class ScriptFolder:
             stamp == self._whole.get(name) or stamp[1] / 1e9 > end for name, stamp in stamps.items()
         )
 
-    def _is_written(self) -> bool:
-        """Whether a process of this pod has a file of it open for writing; not known without /proc.
+    def _is_held_up(self) -> bool:
+        """Whether a file is open for writing; says so where one has been for long."""
+        now = self._clock()
+        self._written = {name: self._written.get(name, now) for name in self._open_files()}
+        name = min(self._written, key=self._written.__getitem__, default=None)
+        if name is not None and now - self._written[name] >= HELD_UP_S and not self._advised:
+            self._advised = True
+            self._advise(
+                f"no checkpoint is committed while {name} is open for writing in "
+                f"${CHECKPOINT_FOLDER_ENV}, as it has been for {HELD_UP_S / 60:.0f} minutes; close "
+                "it, write it elsewhere, or give it a name that ends in .log"
+            )
+        return name is not None
+
+    def _open_files(self) -> set[str]:
+        """Those that a process of this pod has open for writing; not known without /proc.
 
         An unfinished one counts: another pod may have renamed its part of the same checkpoint.
         Not by psutil, which asks more of each open file than where it is.
         """
-        root = f"{self.path.resolve()}/"
+        found, root = set[str](), f"{self.path.resolve()}/"
         for link in Path("/proc").glob("[0-9]*/fd/*"):
             with suppress(OSError, ValueError):  # it was closed, or is another user's
                 file = os.readlink(link)
                 inside = file.removeprefix(root)
+                if file.endswith(_DELETED) and not os.path.lexists(file):
+                    continue  # in no checkpoint, whatever is written to it
                 if file.startswith(root) and (is_unfinished(inside) or not is_temporary(inside)):
                     text = (link.parents[1] / "fdinfo" / link.name).read_text()
                     flags = int(text.partition("flags:")[2].split()[0], 8)
                     if flags & os.O_ACCMODE != os.O_RDONLY:
-                        return True
-        return False
+                        found.add(inside)
+        return found
 
 
 def _stamp(stat: os.stat_result) -> Stamp:
@@ -290,7 +316,8 @@ def _send(file: BinaryIO, path: Path, stamp: Stamp, bucket: Bucket, key: str) ->
             append(piece)
             sent += len(piece)
         unchanged = _is_unchanged(file, path, stamp)
-    return FileDigest(sent, digest.hexdigest()) if unchanged else None
+    mtime_ns = os.fstat(file.fileno()).st_mtime_ns
+    return FileDigest(sent, digest.hexdigest(), mtime_ns) if unchanged else None
 
 
 def _is_unchanged(file: BinaryIO, path: Path, stamp: Stamp) -> bool:

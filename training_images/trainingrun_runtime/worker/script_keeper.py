@@ -47,7 +47,7 @@ def main() -> None:
         if child is not None and child.returncode is None:
             if handled.is_set() and not _handles_sigterm(child.pid):
                 return
-            child.send_signal(number)
+            _send(child, number)
 
     signal.signal(signal.SIGTERM, hand_on)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -59,9 +59,9 @@ def main() -> None:
         preexec_fn=_follow,
     )
     if asked:
-        child.send_signal(signal.SIGTERM)
+        _send(child, signal.SIGTERM)
     threading.Thread(target=_end_with_rank, args=(child, handled), daemon=True).start()
-    code = child.wait()
+    code = _wait(child)
     _kill_all(child.pid)
     with suppress(ChildProcessError):  # until none is left, so that none stays as a zombie
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -72,6 +72,22 @@ def main() -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _wait(child: "subprocess.Popen[bytes]") -> int:
+    """Wait for the command and, lest they stay as zombies, for orphans; as `Popen.wait` says it."""
+    while child.returncode is None:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode
+
+
+def _send(child: "subprocess.Popen[bytes]", number: int) -> None:
+    # Not by Popen, which asks first whether the child has ended: then `_wait` would miss its end.
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, number)
 
 
 def _follow() -> None:
@@ -98,7 +114,7 @@ def _end_with_rank(child: "subprocess.Popen[bytes]", handled: threading.Event) -
     while not select.select([0], [], [], LOOK_S)[0]:  # nothing is written: it is closed at the end
         if not handled.is_set() and _handles_sigterm(child.pid):
             handled.set()
-    child.send_signal(signal.SIGTERM)
+    _send(child, signal.SIGTERM)
     deadline = time.monotonic() + END_S
     while child.returncode is None and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -58,8 +58,7 @@ class ScriptProcess:
 
     def terminate(self) -> None:
         """Send it SIGTERM."""
-        with suppress(ProcessLookupError):
-            self._keeper.send_signal(signal.SIGTERM)
+        self._keeper.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
         """End it and all that it has started, and wait for that; also where it has ended."""
@@ -91,12 +90,13 @@ class ScriptProcess:
         """
         lines = self._tail()
         found = raised(lines)
-        if found is None:
+        same = _rebuilt(*found[:2]) if found is not None else None
+        if same is not None and is_collective_error(same):
+            return same
+        # An error that ends Python has it end with 1: another code the script has chosen itself.
+        if found is None or same is None or code != 1:
             return RaisedOnRank("SystemExit", str(code), None, "\n".join(lines), "Always")
         kind, text, place, trace = found
-        same = _rebuilt(kind, text)
-        if is_collective_error(same):
-            return same
         told = RaisedOnRank(kind, text, place, trace, retry_of(same))
         remedy = remedies.find(same)
         if remedy is not None:

@@ -97,7 +97,8 @@ class TorchrunScript:
         if worker.rank == 0:
             log.info("%s", COST)
             worker.coordinator.reports_nothing.remote(worker.group, COST)
-        folder = ScriptFolder(state_directory() / FOLDER)
+        advise = worker.advise if worker.rank == 0 else log.warning
+        folder = ScriptFolder(state_directory() / FOLDER, advise=advise)
         lock = os.open(state_directory() / f"{FOLDER}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             place = _Place(worker, meeting)
@@ -249,24 +250,34 @@ class _Rank:
 
     def _wait(self) -> None:
         """Until it is time to tell more."""
+        if self._ended is not None:
+            self._wait_for_others()
+            return
         until = time.monotonic() + _TELL_EVERY_S
         while time.monotonic() < until:
-            code = self._script.poll() if self._ended is None else None
+            code = self._script.poll()
             if code is not None:
                 self._end(code)
                 return
             time.sleep(_LOOK_EVERY_S)
 
+    def _wait_for_others(self) -> None:
+        """The script has ended; in the stack of a hang this name tells it, see `verdict`."""
+        time.sleep(_TELL_EVERY_S)
+
     def _name_process(self) -> None:
         """Tell once which process trains, for stacks."""
         found = self._script.process() if not self._told_process else None
         if found is not None:
-            with suppress(psutil.Error):
-                began = found.create_time()
-                self._worker.coordinator.script_runs.remote(
-                    self._worker.rank, self._worker.group, found.pid, began
-                )
-                self._told_process = True
+            self._tell_process(found)
+
+    def _tell_process(self, process: psutil.Process) -> None:
+        with suppress(psutil.Error):
+            began = process.create_time()
+            self._worker.coordinator.script_runs.remote(
+                self._worker.rank, self._worker.group, process.pid, began
+            )
+            self._told_process = True
 
     def _end(self, code: int) -> None:
         """The script has ended.
@@ -279,6 +290,8 @@ class _Rank:
             # A script that was asked already may have ended, and this one for the want of it.
             self._asked = self._tell().command > Command.CHECKPOINT
         self._ended = ended
+        # This one waits from now on: the script that is gone would be blamed for another's hang.
+        self._tell_process(psutil.Process())
         if code == 0:
             return
         if self._asked:
