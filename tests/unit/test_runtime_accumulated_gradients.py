@@ -1,10 +1,19 @@
 """It is known whether gradients wait for a later step of their optimizer."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from support.session_without_ray import Run
+from support.sharded_models import one_rank
 from trainingrun_runtime.checkpoints import gradients
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
+from trainingrun_runtime.session.session import Session
 from trainingrun_runtime.session.session_context import SavedObjects
 
 
@@ -146,3 +155,90 @@ def test_checkpoints_do_not_wait_for_an_optimizer_that_rests(
     training.step(used=True)
     training.step(used=False)
     assert training.gradients.hold_checkpoints()
+
+
+def fsdp(mesh: tuple[int, ...], **options: Any) -> FSDPModule:
+    """A linear layer of FSDP2, or with two dimensions of HSDP."""
+    names = ("copy", "part")[-len(mesh) :]
+    return fully_shard(
+        torch.nn.Linear(6, 8), mesh=init_device_mesh("cpu", mesh, mesh_dim_names=names), **options
+    )
+
+
+IN_32_BITS = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "exchange"),
+    [
+        pytest.param(lambda: fsdp((4,)), "set_requires_gradient_sync", id="FSDP2"),
+        pytest.param(
+            lambda: fsdp((4,), reshard_after_forward=False),
+            "set_requires_gradient_sync",
+            id="FSDP2, ZeRO-2",
+        ),
+        pytest.param(
+            lambda: fsdp((4,), mp_policy=IN_32_BITS),
+            "set_requires_gradient_sync",
+            id="FSDP2 in mixed precision",
+        ),
+        pytest.param(lambda: fsdp((2, 2)), "set_requires_gradient_sync", id="HSDP"),
+        pytest.param(lambda: fsdp((2, 2)), "set_requires_all_reduce", id="HSDP within replicas"),
+    ],
+)
+def test_gradients_that_fsdp_holds_back_wait_too(
+    make: Callable[[], Any], exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `grad` there is none of them: the step of a checkpoint would be done without them."""
+    monkeypatch.setattr(gradients, "RESTS_AFTER", 5)
+    with one_rank(0, 4):
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        watching = AccumulatedGradients([optimizer])
+        saved = SavedObjects({"model": model, "optimizer": optimizer})
+        watching.watch_models(saved.models)
+
+        def step(last: bool, used: bool) -> tuple[bool, bool]:
+            watching.step_begins()
+            getattr(model, exchange)(last)
+            model(torch.ones(2, 6)).sum().backward()
+            if used:
+                optimizer.step()
+                optimizer.zero_grad()
+            watching.step_done()
+            return watching.wait(), watching.hold_checkpoints()
+
+        found = [step(last=n % 4 == 3, used=n % 4 == 3) for n in range(8)]
+        assert found == 2 * [(True, True), (True, True), (True, True), (False, False)]
+        # An optimizer's step that comes too early neither uses nor clears them.
+        held = [step(last=False, used=True) for _ in range(5)]
+        assert held == 4 * [(True, True)] + [(True, False)], "not for ever"
+
+
+def test_a_session_waits_for_no_optimizer_that_it_does_not_have() -> None:
+    with one_rank(0, 2):
+        model: Any = fsdp((2,))
+        watching = AccumulatedGradients([])
+        watching.watch_models([model])
+        model.set_requires_gradient_sync(False)
+        model(torch.ones(2, 6)).sum().backward()
+        assert not watching.wait()
+
+
+def test_no_checkpoint_of_a_session_leaves_out_what_fsdp_holds_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Run(monkeypatch, tmp_path, every_steps=1)
+    run.begin()
+    with one_rank(0, 1):
+        model: Any = fsdp((1,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        session = Session(model=model, optimizer=optimizer)
+        for step in session.steps(6):
+            last = step % 3 == 2
+            model.set_requires_gradient_sync(last)
+            model(torch.ones(2, 6)).sum().backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [made.position.step for made in run.checkpoints] == [3, 6]

@@ -250,17 +250,52 @@ def test_a_loader_says_up_to_how_many_ranks_its_epoch_can_go_on_with() -> None:
     assert loader.continues_with(10), "the next epoch has all samples"
 
 
+class Position:
+    """How far a loader of the user's own is: of the same steps it is the same on all ranks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": 3}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class PyTorchs(Position, DataLoader[int]):
+    pass
+
+
+class OwnLoader(Position):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Losses(Position, list[float]):
+    """Values that are iterated over, and no loader."""
+
+
+class Drawing(Position):
+    """As torchdata's nodes, it draws batches by itself."""
+
+    def __iter__(self) -> "Drawing":
+        return self
+
+    def __next__(self) -> int:
+        return 0
+
+
 def test_a_loader_of_one_number_of_ranks_is_refused() -> None:
-    class Stateful(DataLoader[int]):
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            pass
-
-    loader: Any = Stateful(range(4))  # type: ignore[arg-type]
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1))
     resumable = ResumableDataLoader(range(4), rank=0, world_size=1)
-    SavedObjects({"model": model, "loader": resumable}).refuse_one_number_of_ranks()
-    with pytest.raises(NotRestorable, match="loader is a Stateful, whose position is that of one"):
-        SavedObjects({"model": model, "loader": loader}).refuse_one_number_of_ranks()
+    others = {
+        "model": model,
+        "losses": Losses([1.0]),
+        "optimizer": torch.optim.SGD([*model.parameters()]),
+    }
+    SavedObjects({**others, "loader": resumable}).refuse_one_number_of_ranks()
+    for loader in (PyTorchs(range(4)), OwnLoader(), Drawing()):  # type: ignore[arg-type]
+        kind = type(loader).__name__
+        with pytest.raises(NotRestorable, match=f"loader is a {kind}, whose position is that of"):
+            SavedObjects({**others, "loader": loader}).refuse_one_number_of_ranks()

@@ -2,19 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    default_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
 from trainingrun_runtime.checkpoints.snapshot import Position
 from trainingrun_runtime.survivors.noted_steps import GradientExchange, NotedSteps
 from trainingrun_runtime.survivors.watched_tensors import NotWhole
+from trainingrun_runtime.worker import worker
 from trainingrun_runtime.worker.step_consensus import StepValues
 
 
@@ -99,6 +105,32 @@ def test_a_hook_that_trains_locally_later_is_noticed_before() -> None:
     assert training.step() == (
         "model has the hook post_localSGD_hook, which may leave out an exchange"
     )
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        powerSGD_hook.powerSGD_hook,
+        powerSGD_hook.batched_powerSGD_hook,
+        default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook),
+    ],
+    ids=["powerSGD", "batched", "in 16 bits"],
+)
+def test_a_hook_whose_sums_of_errors_no_checkpoint_has_is_told_of_once(
+    hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no rank can save them for a lost one, whose sums are its own."""
+    told: list[str] = []
+    monkeypatch.setattr(worker, "_worker", SimpleNamespace(advise=told.append))
+    training = Training()
+    assert training.step() is None
+    state = powerSGD_hook.PowerSGDState(dist.group.WORLD, start_powerSGD_iter=10)
+    training = Training()
+    training.model.register_comm_hook(state, hook)
+    for _ in range(3):
+        assert "which may leave out an exchange" in str(training.step())
+    (sentence,) = told
+    assert sentence.startswith("model has a hook with a PowerSGDState, which no checkpoint has")
 
 
 def test_what_data_parallelism_does_not_know_is_not_kept_equal() -> None:

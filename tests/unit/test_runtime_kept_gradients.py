@@ -67,7 +67,22 @@ def decayed_in_a_closure(training: Training) -> None:
     training.optimizer.step(closure)
 
 
-@pytest.mark.parametrize("step", [decayed, never_cleared, decayed_in_a_closure])
+def delayed(training: Training) -> None:
+    """Computed at the end of a step, as where the exchange of the next batch goes on beside it."""
+    training.optimizer.step()
+    training.optimizer.zero_grad()
+    training.backward()
+
+
+def delayed_in_place(training: Training) -> None:
+    training.optimizer.step()
+    training.optimizer.zero_grad(set_to_none=False)
+    training.backward()
+
+
+@pytest.mark.parametrize(
+    "step", [decayed, never_cleared, decayed_in_a_closure, delayed, delayed_in_place]
+)
 def test_gradients_that_are_kept_over_steps_are_refused_in_the_next_step(
     step: Callable[[Training], None],
 ) -> None:
@@ -150,16 +165,68 @@ def replaced(training: Training) -> None:
 
 def unused(training: Training) -> None:
     """A layer of which only the first step makes gradients; decay of weights goes on."""
+    training.optimizer.zero_grad(set_to_none=False)
     if training.number == 0:
         training.backward()
     training.optimizer.step()
+    training.optimizer.zero_grad(set_to_none=False)
+
+
+def replayed(training: Training) -> None:
+    """A CUDA graph writes gradients anew, unseen by PyTorch; those of an L1 loss stay equal."""
+    if training.number == 0:
+        training.backward()
+    for parameter in training.model.parameters():
+        parameter.grad.data.fill_(1)
+    training.optimizer.step()
+
+
+def replayed_and_scaled(training: Training) -> None:
+    """The optimizer itself scales its gradients in place, as a fused one does with a GradScaler."""
+
+    def scale(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for parameter in training.model.parameters():
+            parameter.grad.mul_(1.0)
+
+    if training.number == 0:
+        training.optimizer.register_step_pre_hook(scale)
+    replayed(training)
+
+
+def skipped(training: Training) -> None:
+    """As a GradScaler does, where the gradients have overflowed."""
+    training.optimizer.zero_grad()
+    training.backward()
+    if training.number % 2 == 0:
+        training.optimizer.step()
+
+
+def frozen(training: Training) -> None:
+    """A layer that is trained in the first step alone, and whose gradient the next one clears."""
+    cleared_first(training)
+    training.model[0].requires_grad_(False)
+
+
+def logged_after_its_use(training: Training) -> None:
+    cleared_first(training)
+    torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
+
+
+def in_two_optimizers(training: Training) -> None:
+    """SGD for the critic in every step, beside its Adam."""
+    if training.number == 0:
+        training.optimizer.add_param_group({"params": [*training.critic.parameters()]})
+    training.of_critic.zero_grad()
+    cleared_first(training)
+    training.of_critic.step()
 
 
 @pytest.mark.parametrize(
     "step",
     [
         cleared_first, set_to_zero_first, accumulated, used_in_a_later_step, cleared_in_a_closure,
-        two_losses, the_other_one_first, replaced, unused,
+        two_losses, the_other_one_first, replaced, unused, replayed,
+        replayed_and_scaled, skipped, frozen, logged_after_its_use, in_two_optimizers,
     ],
 )  # fmt: skip
 def test_gradients_that_are_cleared_before_their_use_are_not(
@@ -170,6 +237,16 @@ def test_gradients_that_are_cleared_before_their_use_are_not(
         training.step()
         training.kept.require_none()
         training.kept.watch()
+
+
+def test_what_a_cuda_graph_writes_over_those_of_another_loss_is_not_one_of_them() -> None:
+    def step(training: Training) -> None:
+        replayed(training)
+        training.backward()  # of the other one
+
+    training = Training(step)
+    training.step()
+    training.kept.require_none()
 
 
 def test_a_parameter_that_is_watched_can_be_copied_and_saved_without_a_warning(

@@ -223,7 +223,7 @@ def test_the_number_of_steps_stays_the_number_that_it_was() -> None:
 
 
 class OwnGradients(torch.optim.SGD):
-    """An optimizer with a state of the name under which a session once kept its own."""
+    """An optimizer with a state of the name under which a session notes its own."""
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "gradients": self.kept}
@@ -355,23 +355,6 @@ def test_an_object_that_is_each_ranks_own_has_its_own_type(tmp_path: Path) -> No
         snapshot.restore(LocalFiles(tmp_path), {"it": an_optimizer_of(kind)}, rank, 2)
     with pytest.raises(ValueError, match=r"it was AdamW then, and is SGD now"):
         snapshot.restore(LocalFiles(tmp_path), {"it": an_optimizer_of("SGD")}, 1, 2)
-
-
-def test_a_checkpoint_of_an_earlier_version_is_restored(tmp_path: Path) -> None:
-    """It has no types, and an optimizer's gradients in its state."""
-    states = snapshot.encoded({"it": an_optimizer()}, {"it"})
-    checkpoints.write(
-        snapshot.take(states, Comparison(set(), {}), Position(step=7), 0, 1), tmp_path
-    )
-    for name in ("session.pt", "random-0.pt"):
-        content = torch.load(tmp_path / name, weights_only=True)
-        del content["notes"]
-        if content["objects"]:
-            content["objects"]["it"]["gradients"] = [[0, 0]]
-        torch.save(content, tmp_path / name)
-    weight = torch.nn.Parameter(torch.zeros(2))
-    snapshot.restore(LocalFiles(tmp_path), {"it": an_optimizer(weight)}, 0, 1)
-    assert torch.equal(weight.grad, torch.zeros(2))
 
 
 def a_model() -> torch.nn.Sequential:

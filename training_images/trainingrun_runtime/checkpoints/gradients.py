@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from ..fsdp_groups import fsdp_groups
 from .stateful_objects import parameters_of
 
 RESTS_AFTER = 500
@@ -20,7 +21,8 @@ RESTS_AFTER = 500
 over, as those of a discriminator's loss in the generator, and a checkpoint does not wait for it."""
 
 _Groups = Sequence[Mapping[str, Any]]
-_Gradient = tuple["weakref.ref[torch.Tensor]", int]
+Gradient = tuple["weakref.ref[torch.Tensor]", int]
+"""One as it was: with its version, by which PyTorch counts what is written to it."""
 
 
 def present(optimizer: Optimizer) -> list[list[int]]:
@@ -66,9 +68,15 @@ class AccumulatedGradients:
         self._since: list[_Groups] = []
         self._rested: dict[int, int] = {}  # steps without one, by the id of that list
         # By the parameter's id; what is there already, as after a restore, waits for nothing.
-        self._used = _noted(p for o in self._optimizers for p in _with_gradients(o.param_groups))
+        self._used = noted(p for o in self._optimizers for p in _with_gradients(o.param_groups))
         self._some_rest = False
+        self._fsdp: list[Any] = []  # what FSDP2 keeps for each group of parameters
+        self._held_back_for = 0  # steps in a row at whose end FSDP2 held some of them back
         register_optimizer_step_pre_hook(self._begins)
+
+    def watch_models(self, models: Iterable[torch.nn.Module]) -> None:
+        """The models of the session: FSDP2 holds back gradients that it does not reduce yet."""
+        self._fsdp = [group for model in models for group in fsdp_groups(model)]
 
     def step_begins(self) -> None:
         """The session's next step begins."""
@@ -78,21 +86,24 @@ class AccumulatedGradients:
         """The session's step is done."""
         without = self._without_step()
         self._rested = {id(o.param_groups): self._rests(o) + 1 for o in without}
+        self._held_back_for = self._held_back_for + 1 if self._some_held_back() else 0
         if not self._some_rest and not self._new(without):
             return
         # Gradients may be left until the next ones are computed. Which ones were used is noted only
         # once an optimizer was seen that does not begin a step in each of the session's.
         self._some_rest = True
         for groups in self._since:
-            self._used |= _noted(_with_gradients(groups))
+            self._used |= noted(_with_gradients(groups))
 
     def wait(self) -> bool:
         """Whether gradients wait for a later step now."""
-        return self._new(self._without_step())
+        return self._new(self._without_step()) or self._some_held_back()
 
     def hold_checkpoints(self) -> bool:
         """Whether a checkpoint should be made later: they wait, and for no optimizer that rests."""
-        return self._new([o for o in self._without_step() if self._rests(o) < RESTS_AFTER])
+        active = [o for o in self._without_step() if self._rests(o) < RESTS_AFTER]
+        held_back = self._held_back_for < RESTS_AFTER and self._some_held_back()
+        return held_back or self._new(active)
 
     def used_by(self, optimizer: Optimizer) -> bool:
         """Whether it has begun a step since the session's last one began."""
@@ -112,9 +123,19 @@ class AccumulatedGradients:
         # Another optimizer may have the same parameters.
         used = {id(p) for groups in self._since for p in _with_gradients(groups)}
         return any(
-            id(p) not in used and _is_new(p, self._used)
+            id(p) not in used and is_new(p, self._used)
             for optimizer in optimizers
             for p in _with_gradients(optimizer.param_groups)
+        )
+
+    def _some_held_back(self) -> bool:
+        """Whether FSDP2 will add gradients of now to later ones, for one of the optimizers.
+
+        A step of the optimizer in between does not use them, nor does its `zero_grad()` clear them.
+        """
+        held_back = {id(p) for group in self._fsdp for p in _held_back(group)}
+        return bool(held_back) and any(
+            id(p) in held_back for o in self._optimizers for p in parameters_of(o)
         )
 
     def _begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -147,11 +168,27 @@ def _with_gradients(groups: _Groups) -> Iterator[Any]:
     return (p for group in groups for p in group["params"] if p.grad is not None)
 
 
-def _noted(parameters: Iterable[Any]) -> dict[int, _Gradient]:
+def _held_back(group: Any) -> Iterator[Any]:
+    """Parameters with gradients that FSDP2 has not put into `grad`.
+
+    It waits for a backward pass with `set_requires_gradient_sync(True)`, or of HSDP with
+    `set_requires_all_reduce(True)`. Read for torch 2.13:
+    `torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`.
+    """
+    partial = group._partial_reduce_output is not None
+    for it in group.fsdp_params:
+        whole = getattr(it, "_unsharded_param", None)  # made by the first forward pass
+        added_up = it.unsharded_accumulated_grad is not None
+        if partial or added_up or (whole is not None and whole.grad is not None):
+            yield it.sharded_param
+
+
+def noted(parameters: Iterable[Any]) -> dict[int, Gradient]:
+    """The gradients of these parameters as they are now, by the parameters' ids."""
     return {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters}
 
 
-def _is_new(parameter: Any, used: Mapping[int, _Gradient]) -> bool:
+def is_new(parameter: Any, used: Mapping[int, Gradient]) -> bool:
     """Whether its gradient is another one than it was, or has grown."""
     former, version = used.get(id(parameter), (None, 0))
     same = former is not None and former() is parameter.grad

@@ -106,7 +106,7 @@ def require_same_types(
 
     Args:
         objects: this run's.
-        noted: of the saved ones, what `notes` returned; an older checkpoint has none.
+        noted: of the saved ones, what `notes` returned.
         step: of the checkpoint.
 
     Raises:
@@ -114,14 +114,14 @@ def require_same_types(
     """
     for name, thing in objects.items():
         if isinstance(thing, Adapters):
-            other = adapters.other_base(noted.get(name, {}).get(_FROZEN, {}), thing.frozen)
+            other = adapters.other_base(noted[name].get(_FROZEN, {}), thing.frozen)
             if other is not None:
                 raise ValueError(
                     f"the checkpoint of step {step} does not fit {name} (its adapters were trained "
                     f"with another {other}); make the model below them from the same weights, in "
                     "the same dtype and with the same lora_alpha as then, or begin a new run"
                 )
-        saved = noted.get(name, {}).get(_TYPE)
+        saved = noted[name].get(_TYPE)
         if saved is None or isinstance(thing, torch.nn.Module) or saved == _type_of(thing):
             continue
         raise ValueError(
@@ -130,16 +130,14 @@ def require_same_types(
         )
 
 
-def put_back(
-    name: str, thing: Stateful, state: Any, noted: Mapping[str, Any] | None, step: int
-) -> None:
+def put_back(name: str, thing: Stateful, state: Any, noted: Mapping[str, Any], step: int) -> None:
     """Have an object become what it was.
 
     Args:
         name: of the object.
         thing: the object.
         state: what its `state_dict()` returned.
-        noted: what `notes` returned; None: an older checkpoint has an optimizer's in its state.
+        noted: what `notes` returned.
         step: of the checkpoint.
 
     Raises:
@@ -157,9 +155,8 @@ def put_back(
         return
     try:
         if isinstance(thing, Optimizer):
-            had = state.pop(_GRADIENTS, ()) if noted is None else noted.get(_GRADIENTS, ())
             _load(thing, state)
-            gradients.put_back(thing, had)
+            gradients.put_back(thing, noted.get(_GRADIENTS, ()))
         else:
             thing.load_state_dict(state)
     except (MemoryError, torch.cuda.OutOfMemoryError):

@@ -281,14 +281,14 @@ def restore(
     """
     saved = _small(files, STATE_FILE)
     position = Position(**{name: saved[name] for name in vars(Position()) if name in saved})
-    own, shared = saved.get("per_rank", []), saved["objects"]
+    own, shared = saved["per_rank"], saved["objects"]
     missing = sorted(objects.keys() - {*shared, *own})
     if missing:
         raise ValueError(
             f"the checkpoint of step {position.step} holds no state of {', '.join(missing)}; pass "
             f"the session the objects that it was saved with: {', '.join([*shared, *own])}"
         )
-    former = saved.get("world_size", world_size)
+    former = saved["world_size"]
     if own and former != world_size:
         raise ValueError(
             f"the checkpoint of step {position.step} holds a state of {', '.join(own)} for each of "
@@ -300,12 +300,12 @@ def restore(
         name: mine["objects"][name] if mine is not None and name in own else shared[name]
         for name in objects
     }
-    noted = {**saved.get("notes", {}), **(mine or {}).get("notes", {})}
+    noted = {**saved["notes"], **(mine["notes"] if mine is not None else {})}
     restored_objects.require_same_types(objects, noted, position.step)
     whole = restored_tensors.filled(trees, objects, files)
     for name, thing in objects.items():
         state = decode(whole[name])
-        restored_objects.put_back(name, thing, state, noted.get(name), position.step)
+        restored_objects.put_back(name, thing, state, noted[name], position.step)
     if mine is not None:
         random_numbers.put_back(mine)
     return position
@@ -376,7 +376,7 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             "files as the code that wrote them does"
         )
     saved = _small(files, STATE_FILE)
-    own, shared = saved.get("per_rank", []), saved["objects"]
+    own, shared = saved["per_rank"], saved["objects"]
     if name in own:
         holder = _small(files, rank_file(0))
     elif name in shared:
@@ -386,10 +386,10 @@ def restore_alone(files: RestoredFiles, name: str, thing: Stateful) -> int:
             f"the checkpoint holds no state of {name!r}; name one of its objects: "
             f"{', '.join([*shared, *own])}"
         )
-    step, noted = int(saved["step"]), holder.get("notes", {})
+    step, noted = int(saved["step"]), holder["notes"]
     restored_objects.require_same_types({name: thing}, noted, step)
     tree = restored_tensors.filled({name: holder["objects"][name]}, {name: thing}, files)[name]
-    restored_objects.put_back(name, thing, decode(tree), noted.get(name), step)
+    restored_objects.put_back(name, thing, decode(tree), noted[name], step)
     return step
 
 

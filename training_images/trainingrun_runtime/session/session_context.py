@@ -1,7 +1,7 @@
 """What the parts of a session share: its objects, how far the training is, and how ranks agree."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +55,10 @@ class SessionContext:
     reporter: StepReporter | None
     """On rank 0: tells the coordinator of steps, and has its command."""
 
+    def __post_init__(self) -> None:
+        """Some gradients are in the models."""
+        self.gradients.watch_models(self.objects.models)
+
     def metrics_after(self, step: int) -> dict[str, Any]:
         """What a checkpoint made after that step has of this rank's metrics."""
         return self.progress.metrics_after(step, self.worker.needed_metrics)
@@ -81,6 +85,8 @@ class SavedObjects:
         """With the models' wrappers removed."""
         self.replicated = {name for name, thing in objects.items() if replicated(thing)}
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
+        self.models = [thing for thing in objects.values() if isinstance(thing, torch.nn.Module)]
+        """With their wrappers, and of PEFT as a whole."""
         # When the session was made:
         self._structures: dict[str, Structure | None] = {}
         self._sharded: dict[str, frozenset[str]] = {}
@@ -92,9 +98,7 @@ class SavedObjects:
             NotRestorable: with one sentence.
         """
         for name, thing in self.objects.items():
-            if isinstance(thing, torch.utils.data.DataLoader | torch.utils.data.Sampler) and not (
-                isinstance(thing, ResumableLoader)
-            ):
+            if _is_loader(thing) and not isinstance(thing, ResumableLoader):
                 raise NotRestorable(
                     f"{name} is a {type(thing).__name__}, whose position is that of one number of "
                     "ranks, and with workers.minimum this number changes; make "
@@ -158,6 +162,11 @@ class SavedObjects:
         # Another run's `stop()` was its own, and so was a loop that it had left: a run that begins
         # there trains on.
         return replace(position, stop_at=None, left=())
+
+
+def _is_loader(thing: Any) -> bool:
+    """Whether it is looped over, and neither a part of the model nor a list or dict of values."""
+    return isinstance(thing, Iterable) and not isinstance(thing, torch.nn.Module | Collection)
 
 
 class ProgressState:

@@ -20,6 +20,7 @@ from ..checkpoints.snapshot import Position
 from ..checkpoints.stateful_objects import Stateful, parameters_of
 from ..fsdp_groups import fsdp_groups
 from ..worker.step_consensus import UNKNOWN, StepValues
+from ..worker.worker import this_worker
 from .last_step import LastStep
 from .watched_tensors import DOUBT, NotCovered, NotWhole
 
@@ -30,10 +31,9 @@ _EXCHANGE_ALL = {
     f"{_HOOKS}default_hooks.allreduce_hook",
     f"{_HOOKS}default_hooks.fp16_compress_hook",
     f"{_HOOKS}default_hooks.bf16_compress_hook",
-    f"{_HOOKS}powerSGD_hook.powerSGD_hook",
-    f"{_HOOKS}powerSGD_hook.batched_powerSGD_hook",
 }
-"""Hooks of DistributedDataParallel after which all ranks have the same gradients."""
+"""Hooks of DistributedDataParallel after which all ranks have the same gradients, and which keep
+nothing that a resumed run would lack."""
 
 
 class NotedSteps:
@@ -233,6 +233,7 @@ class GradientExchange:
         """Why ranks may have parameters of their own, in a sentence without its period.
 
         None: they have had the same gradients in all steps."""
+        self._advised = False
 
         register_optimizer_step_post_hook(self._stepped)
 
@@ -251,12 +252,23 @@ class GradientExchange:
         for name, model in self._models.items():
             if not self._exchanged[name].isdisjoint(map(id, used)):
                 self.doubt = self.doubt or _doubt(name, model)
+            self._advise(name, model)
         for name, groups in self._fsdp.items():
             if not all(group.all_reduce_grads for group in groups):
                 self.doubt = (
                     f"an optimizer has used gradients of {name} that HSDP's replicas have not "
                     "exchanged"
                 )
+
+    def _advise(self, name: str, model: DistributedDataParallel) -> None:
+        kinds = (type(state).__name__ for _, state in getattr(model, "_comm_hooks", ()))
+        if not self._advised and "PowerSGDState" in kinds:
+            self._advised = True
+            this_worker().advise(
+                f"{name} has a hook with a PowerSGDState, which no checkpoint has: after a loss "
+                "its sums of errors are zero and its steps count from 0 again, so that the weights "
+                "are not those of an undisturbed run; use bf16_compress_hook, which keeps nothing"
+            )
 
 
 def _doubt(name: str, model: DistributedDataParallel) -> str | None:
