@@ -6,8 +6,9 @@ folder.
 """
 
 import itertools
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,9 @@ from trainingrun_runtime.checkpoints.state_comparison import Comparison
 from trainingrun_runtime.coordinator.checkpoints import Command
 from trainingrun_runtime.session import requests, saving, session, session_context
 from trainingrun_runtime.session.session import Session
+from trainingrun_runtime.survivors.noted_steps import _agreed_position
 from trainingrun_runtime.worker import worker
+from trainingrun_runtime.worker.step_consensus import StepValues
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Run:
         patch: of the test.
         folder: in which it makes one for its checkpoints.
         every_steps: see `checkpoints.everySteps`.
+        everywhere: whether a checkpoint is made wherever the run may begin again: after each step,
+            also of what survivors would save of it, and after each loop and epoch.
         rated_by: metrics by which checkpoints are compared.
     """
 
@@ -54,11 +59,13 @@ class Run:
         folder: Path,
         *,
         every_steps: int | None = None,
+        everywhere: bool = False,
         rated_by: tuple[str, ...] = (),
     ) -> None:
         self._patch, self._numbers = patch, itertools.count()
         self._folder = Path(tempfile.mkdtemp(dir=folder))
-        self._every_steps, self._rated_by = every_steps, rated_by
+        self._every_steps, self._rated_by = 1 if everywhere else every_steps, rated_by
+        self.everywhere = everywhere
         self.checkpoints: list[Checkpoint] = []
         """Those that were made, in their order."""
         self.advice: list[str] = []
@@ -120,10 +127,33 @@ class Run:
 
     def _register(self, made: Session) -> None:
         self.session = made
+        if self.everywhere:
+            self._patch.setattr(made.noted_steps, "note", self._note)
 
-    def keep(self, context: session_context.SessionContext) -> None:
-        """Make a checkpoint of now."""
-        position, folder = context.progress.position, self._folder / f"{next(self._numbers)}"
+    def _note(
+        self,
+        position: Position,
+        metrics: Any,
+        result: Callable[[], StepValues | None],
+        *,
+        compared: bool = True,
+    ) -> None:
+        """As `NotedSteps.note`: what survivors would save."""
+        assert self.session is not None
+        agreed = _agreed_position(position, result, driven=False, compared=compared)(False)
+        self.keep(self.session._context, agreed)
+
+    def keep(
+        self, context: session_context.SessionContext, position: Position | None = None
+    ) -> None:
+        """Make a checkpoint of now.
+
+        Args:
+            context: of the session.
+            position: how far the training is; None: as the session has it.
+        """
+        position = position or context.progress.position
+        folder = self._folder / f"{next(self._numbers)}"
         folder.mkdir()
         files = snapshot.take(context.objects.states(), Comparison(set(), {}), position, 0, 1)
         checkpoints.write(files, folder)
@@ -141,6 +171,10 @@ class _Saving(saving.Saving):
     def save(self, *, wait: bool) -> None:
         self._run.keep(self._context)
         self.saved, self.late = self._context.progress.position, False
+
+    def is_due(self, due_s: float) -> bool:
+        at_any_time = self._run.everywhere and due_s < math.inf and self.unsaved
+        return at_any_time or super().is_due(due_s)
 
     def wait_for_commit(self) -> bool:
         return True

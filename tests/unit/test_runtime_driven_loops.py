@@ -157,7 +157,7 @@ def test_an_epoch_that_the_framework_left_early_is_not_gone_on_with(run: Run) ->
     assert run.session is not None
     run.session.save()
     loop.begin_step(1)
-    assert run.checkpoints[0].position == Position(4, 0, 0, None, (STEPS,))
+    assert run.checkpoints[0].position == Position(4, 1, 4)
 
     run.begin(run.checkpoints[0])
     loop = a_loop(2)

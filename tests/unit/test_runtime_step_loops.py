@@ -35,7 +35,7 @@ class LoopsAlone(Session):
         self._data = DrawnBatches({"a": self.a, "b": self.b})
         self._random = self._times_reporter = self.noted_steps = MagicMock()
         self._epochs = self._total = self._save_after = self._between_since = None
-        self._loop_totals, self._parallel = LoopTotals(), []
+        self._loop_totals, self._parallel, self._left = LoopTotals(), [], ()
         self._lengths = deque(maxlen=1)
         self._begun = self._step_began = 0.0
 

@@ -42,10 +42,10 @@ class StepRandom:
         """Whether there is a seed."""
         return self._seed is not None
 
-    def begin(self, where: str, step: int, epoch: int) -> None:
+    def begin(self, where: str, step: int, epoch: int, *more: int) -> None:
         """From here on the random numbers follow from this place, outside of the steps."""
         if self._seed is not None:
-            begin(derive(self._seed, where, step, epoch))
+            begin(derive(self._seed, where, step, epoch, *more))
 
     def begin_step(self, step: int, epoch: int, place: int | None = None) -> None:
         """From here on they follow from this step and the rank.
@@ -55,9 +55,7 @@ class StepRandom:
             epoch: its number.
             place: the rank that would draw them with all workers, if it is another one.
         """
-        if self._seed is not None:
-            rank = self._rank if place is None else place
-            begin(derive(self._seed, "step", step, epoch, rank))
+        self.begin("step", step, epoch, self._rank if place is None else place)
 
 
 def begin(number: int) -> None:

@@ -34,7 +34,7 @@ from ..progress.time_accounting import StepReport
 from ..random_numbers import StepRandom, first_of_group
 from ..store.reported_metrics import printable_metrics
 from ..survivors.noted_steps import GradientExchange, NotedSteps, parallel
-from ..worker.step_consensus import Place, StepConsensus
+from ..worker.step_consensus import Place, StepConsensus, StepValues
 from ..worker.worker import this_worker
 from . import microbatches
 from .loop_totals import LoopTotals, StepLoop, whole_number
@@ -133,6 +133,8 @@ class Session:
         self._final_metrics: dict[str, Any] = {}
         self._epochs: int | None = None
         self._loop_totals = LoopTotals()
+        # Ends of the loops that were left, by this process or by the run that it resumes.
+        self._left: tuple[int, ...] = ()
         self._total: int | None = None
         self._save_after: str | None = None
         self._begun = self._step_began = 0.0
@@ -256,33 +258,33 @@ class Session:
 
         Within an epoch `steps(n)` counts from the epoch's first step. A resumed run goes on in the
         epoch that was under way; what comes after its steps, such as an evaluation, is done again.
+        After `stop()` the epoch under way is the last one; the first one has the steps before it.
 
         Raises:
             ValueError: the same total was reached before: it is not counted from the first epoch.
                 Or it is no whole number.
         """
         self._requests.raise_exit()
+        self._leave_loop()
         total = whole_number(total, "epochs")
         self._loop_totals.require_more_epochs(total, self.epoch, stopped=self.stopped)
-        self._epochs, trains = total, self.epoch < total
+        self._epochs, trains, before = total, self.epoch < total, self._left
         try:
-            while self.epoch < total and not self.stopped:
+            while self.epoch < total and not self._stopped_before_epoch():
                 # Also where the epoch was begun before: its body draws the same order again.
                 self._random.begin("epoch", self._progress.epoch_began, self.epoch)
                 yield self.epoch
-                self._leave_loop()
-                self._progress.epoch += 1
-                self._progress.epoch_began = self.step
-                self._progress.loops = Loops()
-                self._loop_totals.end_epoch(self.step)
+                self._end_epoch(before)
                 if self._save_after is not None:
                     self._save_after = None
                     self._save_between()
                 self._pause(Place.EPOCH, self.step)
             if self.epoch >= total:
                 self._loop_totals.reach_epochs(total, trained=trains)
+            # By what a resumed run knows too that is in later epochs.
+            self._random.begin("after epochs", 0, total)
         finally:
-            self._epochs = None
+            self._epochs, self._left = None, before
             if self._save_after == "epoch":
                 self._save_after = None
 
@@ -348,8 +350,10 @@ class Session:
         self._begun = self._begun or time.time()
         self._context.worker.times.setdefault("looped", self._begun)
         if progress.loops.was_left(end):
+            self._after_left(end, in_epoch)
             return
-        number = progress.loops.begin(end)
+        loops = progress.loops
+        number = loops.begin(end)
         self._requests.agree(Place.BEGIN)
         self._between_ends()
         try:
@@ -360,15 +364,16 @@ class Session:
                 self._data.step_begins()
                 self._context.gradients.step_begins()
                 yield self.step
-                if progress.loops.number != number:
+                if progress.loops is not loops or loops.number != number:
                     raise RuntimeError(
                         "a loop over session.steps() goes on after another one has begun; let one "
                         "end before the next begins"
                     )
                 self._step_done()
         except GeneratorExit:  # `break`, or an exception in the loop's body
-            if progress.loops.number == number:
-                progress.loops.inside = False
+            if progress.loops is loops and loops.number == number and loops.inside:
+                loops.inside = False
+                self._after_left(end, in_epoch)
             raise
         self._leave_loop()
 
@@ -457,7 +462,11 @@ class Session:
             Preempted, Resized, Suspended: the function did not let it through.
         """
         self._requests.raise_exit()
-        self._leave_loop()
+        if self._progress.loops.in_step:
+            # Left by `break`. Only the final checkpoint has it, and with it what followed the loop.
+            self._progress.loops.leave()
+            self._end_step()
+            self._requests.agree(Place.END)
         self._requests.agree(Place.DONE)
         progress = self._progress
         result = self._printable({**progress.metrics, **self._final_metrics})
@@ -503,11 +512,46 @@ class Session:
             return total
         return self._progress.epoch_began + (self._epochs - self.epoch) * total
 
-    def _leave_loop(self) -> None:
-        """The loop under way ends here, also where it was left in the middle of a step."""
+    def _stopped_before_epoch(self) -> bool:
+        """Whether the epoch that is next, or under way, does no step."""
+        stop_at = self._progress.stop_at
+        return stop_at is not None and stop_at <= self._progress.epoch_began
+
+    def _end_epoch(self, left: tuple[int, ...]) -> None:
+        """The body of an epoch has come to its end.
+
+        Args:
+            left: ends of the loops that were left before the epochs.
+        """
+        progress = self._progress
+        # First: a step that `break` has left ends only here, so what saves it has the whole body.
+        progress.epoch += 1
+        progress.epoch_began = self.step + progress.loops.in_step
+        self._leave_loop(left)
+        progress.loops, self._left = Loops(), left
+        progress.loops.left = left  # which none of the next epoch's loops is
+        self._loop_totals.end_epoch(self.step)
+
+    def _after_left(self, end: int, in_epoch: bool) -> None:
+        """What follows a loop that was left draws the same also where a resumed run passes it."""
+        epoch = self.epoch if in_epoch else 0
+        self._random.begin("after a left loop", end, epoch, self._left.count(end))
+        self._left = (*self._left, end)
+
+    def _leave_loop(self, left: tuple[int, ...] | None = None) -> None:
+        """The loop under way ends here, also where it was left in the middle of a step.
+
+        Args:
+            left: where the epoch ends with it: those that were left before the epochs.
+        """
         loops = self._progress.loops
-        if loops.in_step:
+        was_left = loops.in_step
+        if was_left:
             loops.leave()
+            if loops.inside:  # the code has kept the iterator, which does not know of it
+                self._after_left(loops.left[-1], self._epochs is not None)
+            if left is not None:
+                loops.left = left
             self._step_done()
         end = loops.end()
         if end is None:
@@ -515,9 +559,15 @@ class Session:
         if self.step >= end:
             loops.reached(end)
         # A resumed run passes the ends of the loops that were over before its checkpoint.
-        self._pause(Place.END, min(self.step, end))
+        step = min(self.step, end)
+        if not was_left:
+            # It passes what came before its epochs, too, when it is in one of them.
+            epoch = self.epoch if self._epochs is not None else 0
+            self._random.begin("between steps", step, epoch)
+        self._pause(Place.END, step)
 
-    def _step_done(self) -> None:
+    def _end_step(self) -> StepValues:
+        """The step under way is over; what the ranks agreed on in the former one."""
         progress, saving = self._progress, self._saving
         progress.loops.in_step = False
         self._data.step_done()
@@ -535,6 +585,12 @@ class Session:
         left_out = self._context.consensus.agreed().no_time
         state = self.noted_steps.look(step_s, left_out)
         agreed = self._requests.after_step(state)
+        progress.stalled += time.monotonic() - started
+        return agreed
+
+    def _step_done(self) -> None:
+        agreed, progress, saving = self._end_step(), self._progress, self._saving
+        started = time.monotonic()
         # Before a checkpoint, which takes longer and may be cut off.
         under_way = progress.noted(self._context.consensus.under_way())
         metrics = self._context.metrics_after(self.step)
@@ -571,15 +627,17 @@ class Session:
     def _pause(self, place: Place, step: int) -> None:
         """Between two loops or epochs, after a step: what follows may take long."""
         progress = self._progress
-        # A resumed run passes what came before its epochs when it is in one of them.
-        self._random.begin("between steps", step, self.epoch if self._epochs is not None else 0)
         with self._stopped():
             agreed = self._requests.agree(place)
             # A loop that a resumed run passes was over before the request to stop, which is of a
             # later one: that does its last step.
             if progress.stop_at is not None and step == self.step:
                 progress.stop_at = min(progress.stop_at, self.step)
-            self._requests.execute(agreed)
+            # A stop before the first step of an epoch looks like one before the epoch, whose body a
+            # resumed run would leave out: what is due there is done after the epoch.
+            in_epoch = place is Place.END and self._epochs is not None
+            if not (in_epoch and self._stopped_before_epoch()):
+                self._requests.execute(agreed)
 
     def _save_between(self) -> None:
         """Save between two steps, outside of a loop."""
