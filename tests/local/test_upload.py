@@ -66,7 +66,7 @@ def test_what_is_uploaded_is_read_back_and_is_what_its_digests_say(
     assert torch.equal(found["sparse"].to_dense(), torch.eye(3))
     assert found["number"] == 7
     assert json.loads(stored(bucket, f"{FOLDER}/{digest_file(1)}")) == {
-        name: {"size": len(content), "blake3": blake3(content).hexdigest()}
+        name: {"size": len(content), "blake3": blake3(content).hexdigest(), "mtime_ns": None}
         for name, content in contents.items()
     }
 
