@@ -5,6 +5,7 @@ Unknown fields are ignored on reading, so that either side can be newer. A word 
 side has is read as one that ends nothing and blames no code.
 """
 
+import math
 from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args
@@ -480,6 +481,15 @@ class Progress(Wire):
         if isinstance(found, dict) and _is_beyond(set(RunState), found.get("state")):
             return {**found, "state": RunState.RECOVERING, "result": None}
         return found
+
+    @property
+    def begins_until(self) -> float:
+        """Number of the record up to which the run, or trials of it, begin under the first driver:
+        where no step is restored until then, nothing is.
+        """
+        # Those of a sweep have no step.
+        stops = (one.number for one in self.records if one.kind.is_loss or one.step is not None)
+        return min(stops, default=math.inf)
 
     @property
     def trials(self) -> SweepTable | None:

@@ -24,7 +24,7 @@ import yaml
 from support import installed_wheel
 from support.cli_server import call
 from support.packages import wheel, zipped
-from trainingrun.local.folder import latest
+from trainingrun.local.folder import own_run
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600
@@ -172,7 +172,7 @@ def test_a_run_that_loses_a_node_ends_with_the_same_weights(folder: Path) -> Non
     preempted = start(folder / "preempted", manifest, "--preempt-after", "2s")
     assert preempted.wait() == 0, preempted.output
     assert undisturbed.result()["interruptions"] == "0"
-    shown = latest("tiny", folder / "undisturbed/trainingrun-local/tiny")["status"]["progress"][
+    shown = own_run("tiny", folder / "undisturbed/trainingrun-local/tiny")[1]["status"]["progress"][
         "ranks"
     ]
     assert [row["rank"] for row in shown] == [0, 1]
@@ -336,7 +336,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_goes_on_from_it(folder: Path) -> N
     resumed = start(folder, manifest, "--resume")
     assert resumed.wait() == 0, resumed.output
     assert "attempt 2" in resumed.output
-    assert latest("tiny", folder / "trainingrun-local/tiny")["status"]["attempt"] == 2
+    assert own_run("tiny", folder / "trainingrun-local/tiny")[1]["status"]["attempt"] == 2
     # Of the checkpoints themselves the newest two are kept.
     documents = sorted((folder / "trainingrun-local/tiny").glob("tiny-*/progress/*.json"))
     first, second = (json.loads(document.read_text()) for document in documents)

@@ -29,7 +29,7 @@ from trainingrun.local.attempts import (
     outcome,
 )
 from trainingrun.local.display import Display, beyond_memory
-from trainingrun.local.folder import Folder, latest
+from trainingrun.local.folder import Folder, own_run
 from trainingrun.local.interruptions import Interruption, Interruptions, TrialLosses
 from trainingrun.local.ray_nodes import LocalRay, Node, Preemption
 from trainingrun.local.run import _Loop, _terminable
@@ -428,7 +428,7 @@ def test_a_second_ctrl_c_says_that_no_checkpoint_is_saved_and_what_continues(
     assert output.getvalue().splitlines()[-1] == (
         f"stopped, without a last checkpoint; --resume continues in {tmp_path}"
     )
-    (condition,) = latest("digits", tmp_path)["status"]["conditions"]
+    (condition,) = own_run("digits", tmp_path)[1]["status"]["conditions"]
     assert condition["message"] == "attempt 1 was stopped, without a last checkpoint"
 
 
@@ -564,7 +564,7 @@ def test_what_this_machine_refuses_when_ray_starts_is_said_and_kept(
         "/tmp/tr-1); Ray keeps its files below /tmp: have space there and the right to write"
     )
     assert (code, errors) == (1, f"{sentence}\n")
-    status = latest("tiny", tmp_path / "runs")["status"]
+    status = own_run("tiny", tmp_path / "runs")[1]["status"]
     assert (status["phase"], status["conditions"][0]["message"]) == ("Failed", sentence)
 
 

@@ -21,7 +21,7 @@ from trainingrun import Client, RunError
 from trainingrun.api.status import Phase
 from trainingrun.client.local_process import LocalProcess
 from trainingrun.local import LocalError
-from trainingrun.local.folder import Folder, latest
+from trainingrun.local.folder import Folder, own_run
 
 TRAINS = """
 import sys, time
@@ -131,7 +131,7 @@ def test_suspend_ends_the_process_that_trains_a_run_whoever_has_begun_it(tmp_pat
         f"{own} has ended: Suspended · attempt 1; `trainingrun run FILE --local --folder {own} "
         "--resume` continues\n"
     )
-    (condition,) = latest("one", tmp_path)["status"]["conditions"]
+    (condition,) = own_run("one", tmp_path)[1]["status"]["conditions"]
     assert condition["message"] == "attempt 1 was stopped", "as Ctrl-C does"
     refused = f"no process trains the run of {own} now; there is nothing to stop"
     assert call("suspend", "one", "--folder", str(tmp_path)) == (1, "", f"{refused}\n")

@@ -22,7 +22,7 @@ from trainingrun.api.status import Phase
 from trainingrun.client import following
 from trainingrun.local import LocalError, records
 from trainingrun.local.display import Display, SteadyStream
-from trainingrun.local.folder import Folder, latest
+from trainingrun.local.folder import Folder, own_run
 from trainingrun_protocol.progress import Progress, RankRow, RecordKind, RunState, Seconds
 from trainingrun_protocol.progress import Record as Loss
 from trainingrun_runtime.store import last_progress
@@ -67,14 +67,14 @@ def test_a_resume_that_is_refused_leaves_the_record_as_it_was(tmp_path: Path) ->
     own = Folder.prepare(a_run(name="one"), tmp_path, False)
     with own.record as record:
         record.ended(Phase.SUCCEEDED)
-    before = latest("one", tmp_path)
+    before = own_run("one", tmp_path)[1]
     one, other = (Folder.prepare(a_run(name="one"), tmp_path, True) for _ in range(2))
-    assert latest("one", tmp_path) == before
+    assert own_run("one", tmp_path)[1] == before
     with one.record as record:
         with pytest.raises(LocalError, match="another process trains"), other.record:
             pass
         record.ended(Phase.SUCCEEDED)
-    assert latest("one", tmp_path)["status"]["phase"] == "Succeeded"
+    assert own_run("one", tmp_path)[1]["status"]["phase"] == "Succeeded"
 
 
 def test_a_run_that_was_refused_is_not_the_one_that_is_resumed(
@@ -154,7 +154,7 @@ def test_a_resume_that_a_full_disk_refuses_keeps_the_run(
         with pytest.raises(LocalError, match="cannot write to"):
             Folder.prepare(a_run(name="one"), tmp_path, True)
     assert (own / "manifests").is_dir()
-    assert latest("one", tmp_path)["status"]["phase"] == "Suspended"
+    assert own_run("one", tmp_path)[1]["status"]["phase"] == "Suspended"
 
 
 def no_space(*_: object, **__: object) -> None:
@@ -200,7 +200,7 @@ def test_where_there_are_no_locks_a_run_goes_on_while_its_process_has_its_file_o
     own = tmp_path / folder.uri.rpartition("/")[2]
     with folder.record as record:
         record.show(rows())
-        assert latest("one", tmp_path)["status"]["phase"] == "Running"
+        assert own_run("one", tmp_path)[1]["status"]["phase"] == "Running"
         with pytest.raises(LocalError, match="a process trains the run of"):
             records.delete(own)
         with pytest.raises(LocalError, match="another process trains"):
@@ -209,7 +209,7 @@ def test_where_there_are_no_locks_a_run_goes_on_while_its_process_has_its_file_o
     (own / "local/run.json").write_text(written)  # as if it had been killed
     for pid in (ended_process(), os.getpid()):  # which has another one's number now
         (own / "local/lock").write_text(f"{pid} {socket.gethostname()}")
-        assert latest("one", tmp_path)["status"]["phase"] == "Suspended"
+        assert own_run("one", tmp_path)[1]["status"]["phase"] == "Suspended"
     records.delete(own)
     assert not own.exists()
 
@@ -224,7 +224,7 @@ def test_where_there_are_no_locks_nothing_is_known_of_another_machines_process(
     folder.record.show(rows())
     (own / "local/lock").write_text(text.format(pid=ended_process()))
     assert records.trains(own) is None
-    assert latest("one", tmp_path)["status"]["phase"] == "Running"
+    assert own_run("one", tmp_path)[1]["status"]["phase"] == "Running"
     with pytest.raises(LocalError, match="a process trains the run of"):
         records.delete(own)
 
@@ -259,7 +259,7 @@ def test_a_disk_that_is_full_costs_the_display_alone(tmp_path: Path) -> None:
         folder.record.begin(2, 1)
     assert "File too large" in str(folder.record.problem)
     assert "the training goes on" in str(folder.record.problem)
-    status = latest("one", tmp_path)["status"]
+    status = own_run("one", tmp_path)[1]["status"]
     assert (status["attempt"], status["progress"]["step"]) == (1, 7), "as it was written last"
     assert list(tmp_path.rglob(".*")) == [], "nothing is left of what was not written"
     folder.record.show(rows())
@@ -288,7 +288,7 @@ def test_two_runs_in_one_folder_keep_their_ranks_apart(tmp_path: Path) -> None:
     one.record.show(rows())
     two.record.show(Progress(attempt=1, state=RunState.TRAINING, ranks=[RankRow(rank=5)]))
     for name, rank in (("one", 0), ("two", 5)):
-        (row,) = latest(name, tmp_path)["status"]["progress"]["ranks"]
+        (row,) = own_run(name, tmp_path)[1]["status"]["progress"]["ranks"]
         assert row["rank"] == rank
 
 
@@ -296,7 +296,7 @@ def test_a_run_whose_process_ended_without_a_word_is_suspended(tmp_path: Path) -
     folder = Folder.prepare(a_run(name="one"), tmp_path, False)
     with folder.record as record:
         record.show(rows())
-        assert latest("one", tmp_path)["status"]["phase"] == "Running"
+        assert own_run("one", tmp_path)[1]["status"]["phase"] == "Running"
         written = (tmp_path / f"{folder.uri.rpartition('/')[2]}/local/run.json").read_text()
     assert json.loads(written)["status"]["phase"] == "Running"
     own = tmp_path / folder.uri.rpartition("/")[2]
@@ -315,10 +315,10 @@ def test_while_the_store_does_not_answer_the_run_has_the_condition_of_a_cluster(
 ) -> None:
     with Folder.prepare(a_run(name="one"), tmp_path, False).record as record:
         record.show(Progress(attempt=1, state=RunState.TRAINING, storage_error="a disk is full"))
-        (condition,) = latest("one", tmp_path)["status"]["conditions"]
+        (condition,) = own_run("one", tmp_path)[1]["status"]["conditions"]
         assert (condition["type"], condition["reason"]) == ("Waiting", "StorageUnavailable")
         record.show(Progress(attempt=1, state=RunState.TRAINING))
-        assert latest("one", tmp_path)["status"]["conditions"] == []
+        assert own_run("one", tmp_path)[1]["status"]["conditions"] == []
 
 
 def test_what_the_drivers_of_a_run_have_used_is_summed_up(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_what_the_drivers_of_a_run_have_used_is_summed_up(tmp_path: Path) -> Non
         for step in (1, 2):
             record.show(Progress(attempt=1 + resume, fencing_token=1, step=step, seconds=spent))
     used = {"training": 120.0, "saving": 16.0, "lost": 12.0, "starting": 20.0, "waiting": 0.0}
-    assert latest("one", tmp_path)["status"]["cost"]["seconds"] == used
+    assert own_run("one", tmp_path)[1]["status"]["cost"]["seconds"] == used
     code, output, errors = call("cost", "one", "--folder", str(tmp_path))
     _, row = output.splitlines()
     assert (code, errors) == (0, "")
@@ -480,7 +480,7 @@ def test_a_record_that_another_machine_has_replaced_is_read_again(
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    assert latest("one", tmp_path)["metadata"]["name"] == "one"
+    assert own_run("one", tmp_path)[1]["metadata"]["name"] == "one"
     assert not stale
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.builders import a_run
 from trainingrun.api.failures_spec import Failures
 from trainingrun.local.attempts import GiveUp, Standing, Tally, after_loss
-from trainingrun.local.folder import Folder, latest
+from trainingrun.local.folder import Folder, own_run
 from trainingrun.local.interruptions import unsaved
 from trainingrun_protocol.progress import (
     LastCheckpoint,
@@ -74,6 +74,6 @@ def test_no_trial_is_shown_as_running_once_the_driver_has_ended(tmp_path: Path) 
     record.no_trial_runs()  # there is no sweep
     record.show(Progress(attempt=1, sweep=a_table(RUNNING, DONE)))
     record.no_trial_runs()
-    sweep = latest("one", tmp_path)["status"]["sweep"]
+    sweep = own_run("one", tmp_path)[1]["status"]["sweep"]
     assert [row["state"] for row in sweep["trials"]] == [PENDING, DONE]
     assert (sweep.get("running", 0), sweep["pending"], sweep["succeeded"]) == (0, 1, 1)

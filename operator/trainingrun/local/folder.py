@@ -281,12 +281,3 @@ def own_run(name: str, folder: Path | None) -> tuple[Path, dict[str, Any]]:
             "name its folder with --folder"
         )
     return own, found
-
-
-def latest(name: str, folder: Path | None) -> dict[str, Any]:
-    """The latest local run of a name.
-
-    Raises:
-        LocalError: There is none.
-    """
-    return own_run(name, folder)[1]

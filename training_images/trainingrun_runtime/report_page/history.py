@@ -80,7 +80,8 @@ def _of_drivers(number: int, members: Sequence[Driver], over: bool) -> AttemptRo
 
 def events_of(drivers: Sequence[Driver]) -> list[Event]:
     """What the drivers have recorded, by time; the begin of the run is none."""
-    begins = _begins(drivers)
+    progress = drivers[0].progress if drivers else None
+    begins = progress.begins_until if progress is not None else 0
     return sorted(
         Event(
             record.time,
@@ -93,23 +94,9 @@ def events_of(drivers: Sequence[Driver]) -> list[Event]:
         )
         for first, driver in enumerate(drivers)
         if driver.progress is not None
-        for index, record in enumerate(driver.progress.records)
-        if first or index > begins or record.kind is not RecordKind.RESTORED or record.step
+        for record in driver.progress.records
+        if first or record.number > begins or record.kind is not RecordKind.RESTORED or record.step
     )
-
-
-def _begins(drivers: Sequence[Driver]) -> float:
-    """The first driver's record up to which the run, or trials of it, begin: where no step is
-    restored until then, nothing is.
-    """
-    progress = drivers[0].progress if drivers else None
-    # Those of a sweep have no step.
-    stops = (
-        index
-        for index, one in enumerate(progress.records if progress is not None else ())
-        if one.kind.is_loss or one.step is not None
-    )
-    return next(stops, math.inf)
 
 
 MOST_IN_STATUS = 50

@@ -16,7 +16,6 @@ count moves along. The rules:
 - a standby pod in which no rank is, by the driver that answers, is no loss: nothing stops.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainingrun_protocol.progress import Progress, Record, RecordKind, RunState
@@ -272,7 +271,9 @@ def _record_events(
     # document that is read late has nothing new.
     if progress is None or progress.fencing_token < max(draft.bookkeeping.fencing_token, 1):
         return
-    recorded, begins = _last_recorded(draft.bookkeeping, progress), _begins(progress)
+    recorded = _last_recorded(draft.bookkeeping, progress)
+    resumed = progress.fencing_token > 1 or progress.restored_from is not None
+    begins = 0 if resumed else progress.begins_until
     for record in sorted(progress.records, key=lambda record: record.number):
         if record.number > recorded:
             recorded = record.number
@@ -329,17 +330,6 @@ def _record_event(
         facts=record.facts,
         recorded=of_the_pod,
     )
-
-
-def _begins(progress: Progress) -> float:
-    """The number of the record up to which the run, or trials of it, begin: where no step is
-    restored until then, nothing is.
-    """
-    if progress.fencing_token > 1 or progress.restored_from is not None:
-        return 0
-    # Those of a sweep have no step.
-    stops = (one.number for one in progress.records if one.kind.is_loss or one.step is not None)
-    return min(stops, default=math.inf)
 
 
 def _outlived_by(pod: Object, progress: Progress, record: Record) -> bool:
