@@ -175,6 +175,14 @@ class Seconds(Wire):
     """Training stopped for checkpoints."""
 
 
+def done_again(productive: float, first_step: int, last_step: int, resumed: int) -> float:
+    """Of a driver's productive seconds those that the next driver, which resumes at step `resumed`,
+    does again: by their share of its steps, which are those after `first_step` up to `last_step`.
+    """
+    done = last_step - first_step
+    return productive * min(max(last_step - resumed, 0), done) / done if done > 0 else 0.0
+
+
 _Kind = Literal["Application", "Storage", "Infrastructure"]
 _Retry = Literal["Always", "UnlessRepeated", "Never"]
 

@@ -336,6 +336,22 @@ def test_what_the_drivers_of_a_run_have_used_is_summed_up(tmp_path: Path) -> Non
     assert call("cost", "--folder", str(tmp_path))[1] == output
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_a_later_driver_does_again_has_not_trained_the_run(
+    tmp_path: Path, resume: bool
+) -> None:
+    record = Folder.prepare(a_run(name="one"), tmp_path, False).record
+    spent = Seconds(productive=30)
+    record.show(Progress(attempt=1, fencing_token=1, step=30, seconds=spent))
+    if resume:
+        record = Folder.prepare(a_run(name="one"), tmp_path, True).record
+    for step in (20, 21):
+        spent = Seconds(productive=step - 20)
+        record.show(Progress(attempt=2, step=step, resumed_from_step=20, seconds=spent))
+    seconds = own_run("one", tmp_path)[1]["status"]["cost"]["seconds"]
+    assert (seconds["training"], seconds["lost"]) == (42.0, 20.0)
+
+
 def test_each_command_shows_a_local_run_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

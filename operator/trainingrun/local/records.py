@@ -24,7 +24,7 @@ from typing import IO, Any, Self
 
 import psutil
 
-from trainingrun_protocol.progress import Progress, RunState
+from trainingrun_protocol.progress import Progress, RunState, done_again
 
 from ..api.errors import UnreachableError
 from ..api.status import AcceleratorSeconds, Cost, Phase, SweepStatus
@@ -124,6 +124,8 @@ class Record:
         self._driver: tuple[int, int] | None = None
         self._used: dict[str, float] = dict((self._status.get("cost") or {}).get("seconds") or {})
         self._before = self._used
+        step = (self._status.get("progress") or {}).get("step") or 0
+        self._newest = self._former = (self._used.get("training", 0.0), 0, int(step))
         self._shown: Progress | None = None
         self.stopped: str | None = None
         """How the user has stopped it, in a sentence; None: that is not known."""
@@ -244,16 +246,18 @@ class Record:
         """What the run has used, over all its drivers: each reports its own seconds, from zero."""
         driver = (progress.attempt, progress.fencing_token)
         if driver != self._driver:
-            self._driver, self._before = driver, self._used
-        own = progress.seconds
+            self._driver, self._before, self._former = driver, self._used, self._newest
+        own, resumed = progress.seconds, progress.resumed_from_step
+        again = 0.0 if resumed is None else done_again(*self._former, resumed)
+        self._newest = (own.productive * self._devices, resumed or 0, progress.step)
         of_driver = {
-            "training": own.productive,
-            "saving": own.checkpoint,
-            "lost": own.lost_work + own.recovery,
-            "starting": own.startup,
+            "training": own.productive * self._devices - again,
+            "saving": own.checkpoint * self._devices,
+            "lost": (own.lost_work + own.recovery) * self._devices + again,
+            "starting": own.startup * self._devices,
         }
         self._used = {
-            cause: round(self._before.get(cause, 0.0) + spent * self._devices, 1)
+            cause: round(self._before.get(cause, 0.0) + spent, 1)
             for cause, spent in of_driver.items()
         }
         used = AcceleratorSeconds(**self._used)

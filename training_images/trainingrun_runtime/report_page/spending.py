@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainingrun_protocol.plain_text import money_text
-from trainingrun_protocol.progress import Progress, RunState
+from trainingrun_protocol.progress import Progress, RunState, done_again
 
 from ..store.last_progress import Driver
 
@@ -106,10 +106,9 @@ def _spent(drivers: Sequence[Driver], workers: int | None) -> dict[str, float]:
         if own is None:
             continue
         later = known[index + 1].progress if index + 1 < len(known) else None
-        resumed = own.step if later is None else later.resumed_from_step
-        done = own.step - (own.resumed_from_step or 0)
-        again = min(max(own.step - (own.step if resumed is None else resumed), 0), max(done, 0))
-        lost = own.seconds.productive * again / done if done > 0 else 0.0
+        resumed = None if later is None else later.resumed_from_step
+        steps = own.resumed_from_step or 0, own.step
+        lost = 0.0 if resumed is None else done_again(own.seconds.productive, *steps, resumed)
         counted = (own.seconds.productive - lost) * _share(own, workers)
         spent["productive"] += counted
         spent["fewerWorkers"] += own.seconds.productive - lost - counted

@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from trainingrun_protocol.progress import Progress, Seconds
+from trainingrun_protocol.progress import Progress, Seconds, done_again
 
 from ...api.status import Goodput, LostSeconds
 from .. import pod_status
@@ -169,10 +169,9 @@ def _close(bookkeeping: Bookkeeping, progress: Progress) -> dict[str, Any]:
     resumed = progress.resumed_from_step
     if resumed is None:
         resumed = progress.step
-    done = bookkeeping.last_step - bookkeeping.first_step
-    again = min(max(bookkeeping.last_step - resumed, 0), max(done, 0))
-    lost = bookkeeping.driver.productive * again / done if done > 0 else 0.0
     earlier, driver = bookkeeping.earlier, bookkeeping.driver
+    steps = bookkeeping.first_step, bookkeeping.last_step
+    lost = done_again(driver.productive, *steps, resumed)
     return workers.of_earlier_drivers(bookkeeping, lost) | {
         "earlier": TimeSpent(
             productive=round(earlier.productive + driver.productive - lost, 3),
