@@ -255,4 +255,4 @@ lock: venv
 	$(BIN)/python .ci/lock.py '$(TORCH)'
 
 clean:
-	rm -rf $(VENV) .venv-ray-* .venv-frameworks .venv-docs build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-ray-* .venv-torch-* .venv-python* .venv-frameworks .venv-docs build dist tests/.artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

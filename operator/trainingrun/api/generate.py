@@ -16,7 +16,7 @@ import yaml
 from .crd import PRINTER_COLUMNS, Schema, crd, defaults_crds
 from .defaults import CLUSTER_DEFAULTS_KIND, DEFAULTS_KIND, DEFAULTS_NAME, FIELDS
 from .quantities import MAX_LENGTH
-from .reasons import CONDITIONS, EVENTS
+from .reasons import CONDITIONS, EVENTS, PHASES
 from .status import ConditionType
 from .v1alpha1 import API_VERSION, IMMUTABLE, KIND
 
@@ -166,6 +166,13 @@ def _conditions() -> Iterator[str]:
         "Generated from `operator/trainingrun/api/reasons.py` by `make generate`; do not edit. "
         "`kubectl describe trainingrun NAME` prints both; the message names the object."
     )
+    yield ""
+    yield "## Phases"
+    yield ""
+    yield "| phase | meaning |"
+    yield "| --- | --- |"
+    for phase, meaning in PHASES.items():
+        yield f"| `{phase.value}` | {meaning} |"
     for type_ in ConditionType:
         yield ""
         yield f"## {type_.value}"

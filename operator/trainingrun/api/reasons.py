@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from .status import ConditionType
+from .status import ConditionType, Phase
 
 Truth = Literal["True", "False", "Unknown"]
 
@@ -147,6 +147,19 @@ def _rows(
 ) -> Iterator[ConditionRow]:
     return (ConditionRow(type_, status, *row) for row in rows)
 
+
+PHASES: dict[Phase, str] = {
+    Phase.PENDING: "No attempt has begun; see Accepted, Waiting and Stalled.",
+    Phase.QUEUED: "Kueue has not admitted the attempt.",
+    Phase.STARTING: "The first attempt starts; no step is done.",
+    Phase.RUNNING: "The run trains.",
+    Phase.RECOVERING: "The run has trained, or has lost an attempt, and does not train now.",
+    Phase.SUSPENDED: "The run is suspended and every pod is gone.",
+    Phase.SUCCEEDED: "The run has ended; its result is in the status.",
+    Phase.FAILED: "The run has ended; condition Failed says why.",
+    Phase.DELETING: "The run is being deleted.",
+}
+"""What each phase means, in a sentence."""
 
 CONDITIONS: tuple[ConditionRow, ...] = (
     *_rows(
