@@ -108,16 +108,17 @@ def test_what_would_go_wrong_silently_is_refused(a_run: Callable[..., Run], tmp_
 
 
 @pytest.mark.parametrize(
-    ("counted", "sentence"),
+    ("fault", "sentence"),
     [
-        pytest.param(True, "the session has a model and not its Adam", id="optimizer not given"),
-        pytest.param(False, "before the session's first loop, and none", id="loop of its own"),
+        ("optimizer not given", "the session has a model and not its Adam"),
+        ("loop of its own", "before the session's first loop, and none"),
+        ("model not wrapped", "model is not the same on every rank; where the ranks train one"),
     ],
 )
 def test_what_a_loss_would_cost_is_said_while_the_run_trains(
-    a_run: Callable[..., Run], counted: bool, sentence: str
+    a_run: Callable[..., Run], fault: str, sentence: str
 ) -> None:
-    run = a_run("loses_silently", counted=counted)
+    run = a_run("loses_silently", fault=fault)
     run.start()
     told = run.wait_until(lambda progress: progress.warnings != [])
     run.stop()

@@ -268,12 +268,16 @@ def refused(config: dict[str, Any]) -> None:
 
 
 def loses_silently(config: dict[str, Any]) -> None:
-    """Trains with an optimizer that the session does not have, or in a loop of its own."""
-    model = prepare_model(torch.nn.Linear(1, 1))
+    """Trains with an optimizer that the session does not have, in a loop of its own, or on each
+    rank a model of its own.
+    """
+    fault, model = config["fault"], torch.nn.Linear(1, 1)
+    if fault != "model not wrapped":
+        model = prepare_model(model)
     optimizer = torch.optim.Adam(model.parameters())
-    counted = config["counted"]
-    session = Session(model=model) if counted else Session(model=model, optimizer=optimizer)
-    for _ in session.steps(1000) if counted else range(1000):
+    given = {} if fault == "optimizer not given" else {"optimizer": optimizer}
+    session = Session(model=model, **given)
+    for _ in range(1000) if fault == "loop of its own" else session.steps(1000):
         model(torch.ones(1, 1)).sum().backward()
         optimizer.step()
         time.sleep(0.05)

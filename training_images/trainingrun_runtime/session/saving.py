@@ -98,6 +98,11 @@ class Saving:
                 "persistent=True, unless it is computed anew from what a checkpoint has"
             )
         comparison = self._compare(states)
+        if apart := context.objects.unwrapped(comparison.own):
+            worker.advise(
+                f"{' and '.join(apart)} is not the same on every rank; where the ranks train one "
+                "model, wrap it with prepare_model of ray.train.torch before the session is made"
+            )
         noted_steps.begin(
             context.objects.objects,
             worker.rank,

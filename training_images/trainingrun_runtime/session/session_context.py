@@ -27,7 +27,7 @@ from ..checkpoints.structures import Structure, require_same, structure_of
 from ..data.kept_batch import use_microbatches
 from ..data.position import ResumableLoader
 from ..progress.rank_reporter import ReportRecorder
-from ..survivors.noted_steps import NotedSteps
+from ..survivors.noted_steps import NotedSteps, parallel
 from ..worker.step_consensus import StepConsensus, StepValues
 from ..worker.worker import Worker
 from .microbatches import log_uneven
@@ -87,6 +87,7 @@ class SavedObjects:
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
         self.models = [thing for thing in objects.values() if isinstance(thing, torch.nn.Module)]
         """With their wrappers, and of PEFT as a whole."""
+        self._wrapped = {name for name, thing in objects.items() if parallel(thing) is not None}
         # When the session was made:
         self._structures: dict[str, Structure | None] = {}
         self._sharded: dict[str, frozenset[str]] = {}
@@ -131,6 +132,12 @@ class SavedObjects:
             shards = frozenset(found[name].shards)
             require_place(name, thing, found[name], self._sharded.setdefault(name, shards))
         return found
+
+    def unwrapped(self, own: set[str]) -> list[str]:
+        """Models of `own`, whose state differs from rank to rank, that nothing keeps the same."""
+        whole = own - self._wrapped - {name for name, shards in self._sharded.items() if shards}
+        models = {name for name, t in self.objects.items() if isinstance(t, torch.nn.Module)}
+        return sorted(whole & models)
 
     def buffers(self, states: Mapping[str, Encoded]) -> dict[str, set[str]]:
         """Places in the states of the buffers of the models in `replicated`, which are rank 0's."""
