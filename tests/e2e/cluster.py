@@ -215,7 +215,7 @@ def _configuration(name: str) -> str:
 
 def delete_cluster(cluster: TestCluster) -> None:
     """Remove the nodes and everything on them."""
-    run("kind", "delete", "cluster", f"--name={cluster.name}", timeout=120)
+    run("kind", "delete", "cluster", f"--name={cluster.name}", timeout=300)
 
 
 def namespace(cluster: TestCluster, name: str, restricted: bool = False) -> Kubectl:

@@ -105,6 +105,19 @@ def test_the_newest_of_each_kind_are_chosen() -> None:
     assert found[:64] == stacks[-64:]
     parts = found[64:]
     assert len(parts) == 64
-    assert parts[:50] == [f"logs/10/1/rank-{k}/b.log" for k in range(50)]
-    assert parts[50] == "logs/10/driver/a.log"
-    assert set(parts[51:]) <= {f"logs/9/1/rank-{k}/b.log" for k in range(50)}
+    assert parts[0] == "logs/10/driver/a.log"
+    assert parts[1:51] == [f"logs/10/1/rank-{k}/b.log" for k in range(50)]
+    assert parts[51:] == [f"logs/9/1/rank-{k}/b.log" for k in range(13)]
+
+
+def test_of_an_attempt_the_driver_and_the_newest_worker_group_come_first() -> None:
+    """Each driver numbers its groups from 1, also the one that follows a lost head."""
+    hour = "20261126T{:02d}0000000Z".format
+    first = [f"logs/1/{g}/rank-{k}/{hour(g)}.log" for g in (9, 10) for k in range(30)]
+    again = [f"logs/1/1/rank-{k}/{hour(at)}.log" for k in range(50) for at in (1, 20)]
+    others = ["logs/1/failed.json", f"logs/1/driver/{hour(0)}.log"]
+    found = chosen([*first, *again, *others])
+    assert len(found) == 64
+    assert set(found[:2]) == set(others)
+    assert found[2:52] == [f"logs/1/1/rank-{k}/{hour(20)}.log" for k in range(50)]
+    assert found[52:] == [f"logs/1/10/rank-{k}/{hour(10)}.log" for k in range(12)]

@@ -15,7 +15,7 @@ import yaml
 from kubernetes.client import Configuration
 
 from support.cli_server import RUNS, Server, call, running_server
-from trainingrun import RunError
+from trainingrun import Client, RunError
 from trainingrun.client.errors import ForbiddenError
 from trainingrun.client.kube import Kube, _plugin_errors
 
@@ -84,7 +84,8 @@ def test_other_clients_of_the_process_keep_their_cluster(server: Server) -> None
 
 
 def test_a_connection_that_a_load_balancer_has_forgotten_is_found_dead(server: Server) -> None:
-    options = Kube(None, None)._client.rest_client.pool_manager.connection_pool_kw["socket_options"]
+    pool = Kube(None, None)._connection.login.client.rest_client.pool_manager
+    options = pool.connection_pool_kw["socket_options"]
     assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options
 
 
@@ -220,16 +221,16 @@ def test_credentials_that_expire_are_renewed_for_whoever_waits(
 ) -> None:
     set_user(tmp_path, **user(tmp_path, "old"))
     kube = Kube(None, None)
-    other = kube.within("team-b")
+    others = [kube.within("team-b"), kube.within("team-c")]
     kube.runs(everywhere=True)
     user(tmp_path, "new")
     refused.add("Bearer old")
-    for each in (kube, other):
+    for each in (*others, kube, kube.within("team-d")):
         each.runs(everywhere=True)
         each.set_suspend("digits", True)
     assert [headers["Authorization"] for headers in asked] == [
-        "Bearer old",
-        *2 * ["Bearer old", "Bearer new", "Bearer new"],
+        *2 * ["Bearer old"],
+        *8 * ["Bearer new"],
     ]
     refused.add("Bearer new")
     with pytest.raises(ForbiddenError) as ended:
@@ -246,7 +247,7 @@ def test_a_certificate_that_a_command_gives_is_renewed_as_well(
     refused.add(None)
     with pytest.raises(ForbiddenError):  # as of this server, which speaks no TLS
         kube.runs(everywhere=True)
-    settings = kube._client.configuration
+    settings = kube._connection.login.client.configuration
     assert Path(settings.cert_file).read_text() == "new"
     assert Path(settings.key_file).read_text() == "key of new"
 
@@ -257,28 +258,58 @@ def test_of_several_requests_at_once_one_logs_in_again(
     """As of the logs of many pods: some commands open a browser."""
     set_user(tmp_path, **logs_in(tmp_path, token="old"))
     kube = Kube(None, None)
+    others = [kube.within(f"team-{number}") for number in range(7)]
     logs_in(tmp_path, token="new")
     refused.add("Bearer old")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(kube.runs, 8 * [True]))
+        list(pool.map(lambda each: each.runs(True), [kube, *others]))
     assert (tmp_path / "logins").read_text() == "x\n" * 2
 
 
-def test_whoever_logs_in_again_stays_in_the_cluster_that_was_chosen(
-    asked: list[Any], refused: set[str | None], tmp_path: Path
-) -> None:
-    set_user(tmp_path, **of_a_file(tmp_path, "old"))
-    kube, file = Kube(None, None), tmp_path / "kubeconfig"
+def make_another_context_current(folder: Path) -> None:
+    """As `kubectl config use-context` does; nothing answers in its cluster."""
+    file = folder / "kubeconfig"
     config = yaml.safe_load(file.read_text())
     elsewhere = {"cluster": {"server": "http://127.0.0.1:1"}, "name": "elsewhere"}
     other = {"name": "other", "context": {"cluster": "elsewhere", "user": "u"}}
     config["clusters"].append(elsewhere)
     config["contexts"].append(other)
     file.write_text(yaml.safe_dump({**config, "current-context": "other"}))
+
+
+def test_whoever_logs_in_again_stays_in_the_cluster_that_was_chosen(
+    asked: list[Any], refused: set[str | None], tmp_path: Path
+) -> None:
+    set_user(tmp_path, **of_a_file(tmp_path, "old"))
+    kube = Kube(None, None)
+    make_another_context_current(tmp_path)
     of_a_file(tmp_path, "new")
     refused.add("Bearer old")
     kube.runs(everywhere=True)
     assert asked[-1]["Authorization"] == "Bearer new"
+
+
+def test_a_run_of_another_namespace_is_submitted_in_the_cluster_of_its_client(
+    server: Server, tmp_path: Path
+) -> None:
+    path = f"{RUNS.replace('team-a', 'team-b')}/digits"
+    server.answers[path] = [(404, {}), (200, {})]
+    found = Client()
+    make_another_context_current(tmp_path)
+    manifest = {
+        "apiVersion": "trainingrun.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": "digits", "namespace": "team-b"},
+        "spec": {
+            "training": {"function": "a.b:c"},
+            "workers": {"count": 1},
+            "storage": {"uri": "s3://runs/x"},
+        },
+    }
+    run = found.submit(manifest)
+    assert [body["metadata"] for _, body in server.applied] == [manifest["metadata"]]
+    server.answers[path] = [(200, {"metadata": {"name": "digits", "namespace": "team-b"}})]
+    assert run.object["metadata"]["namespace"] == "team-b"
 
 
 def test_a_command_that_gives_no_more_credentials_is_named_to_whoever_waits(

@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 
-from support import large_tables
+from support import large_tables, sweeps
 from support.report_runs import BEGAN, FAILURE, failed_run
+from trainingrun import RunError
 from trainingrun.api.status import MOST_LOSSES
+from trainingrun.client import run_page
+from trainingrun.client.places import Place
 from trainingrun_protocol.contract import ContractStorage, RunContract
 from trainingrun_protocol.progress import (
     Progress,
@@ -35,7 +38,7 @@ from trainingrun_runtime.report_page.curves import Series
 from trainingrun_runtime.report_page.folder import LastLines, RunFolder
 from trainingrun_runtime.report_page.history import MOST_IN_STATUS
 from trainingrun_runtime.report_page.spending import causes_of
-from trainingrun_runtime.store import metrics_table
+from trainingrun_runtime.store import kept_output, metrics_table
 from trainingrun_runtime.store import run_settings as stored_settings
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.last_progress import Driver
@@ -89,6 +92,22 @@ def test_where_no_rank_has_failed_the_lines_of_the_driver_come_first(tmp_path: P
     found = folder.read(bucket)
     assert found.output[0].rank is None
     assert not any(one.failed_first for one in found.output)
+
+
+def test_the_last_lines_are_those_of_the_driver_that_has_followed_a_lost_head(
+    tmp_path: Path,
+) -> None:
+    """Each driver numbers its worker groups from 1."""
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    Lease.take(bucket, 1, "demo-1-head", BEGAN)
+    for group, after, said in ((1, 10, "one"), (2, 20, "two"), (1, 300, "after the head")):
+        key = kept_output.key(kept_output.Source(1, group, 0), BEGAN + after)
+        bucket.put(key, kept_output.written(BEGAN + after, said).encode())
+    # That of a bucket which was away has the time at which it could be written.
+    bucket.put(kept_output.key(kept_output.Source(1, 2, 0), BEGAN + 400, last=True), b"")
+    bucket.put(kept_output.key(kept_output.Source(1), BEGAN + 500), b"of the driver\n")
+    ranks = [one for one in folder.read(bucket).output if one.rank is not None]
+    assert [(one.rank, one.lines[-1]) for one in ranks] == [(0, "after the head")]
 
 
 def test_a_run_that_begins_is_not_said_to_be_restored(failed: RunFolder) -> None:
@@ -425,6 +444,13 @@ def test_the_page_has_the_phases_of_the_latest_start_and_recovery(failed: RunFol
     assert "Where the time of a start went" not in text(shown(failed))
 
 
+def test_a_start_of_which_no_phase_is_known_has_an_empty_table(failed: RunFolder) -> None:
+    asked = {"attempt": 1, "fencing_token": 1, "group": 1, "times": {"asked": BEGAN}}
+    found = shown(replace(failed, starts=[StartTrace.model_validate(asked)]))
+    assert [(one.rows, one.seconds > 0) for one in found.traces] == [([], True)]
+    assert "no first step is known" in text(found)
+
+
 def test_pages_of_a_suspended_run_do_not_count_the_time_of_its_suspension() -> None:
     def driver(token: int, state: RunState, began: float) -> Driver:
         progress = Progress(
@@ -462,6 +488,38 @@ def test_trials_of_a_sweep_are_listed_with_the_best_one() -> None:
     assert "out of memory" in words
     assert "Succeeded , the best one" in words
     assert "lr 0.1" in words
+
+
+def test_trials_are_those_of_the_status_where_the_bucket_is_not_read() -> None:
+    trials = [
+        {"number": 1, "state": "Running", "config": {"lr": 0.1}, "step": 7, "value": 0.5},
+        {"number": 2, "state": "Pending"},
+    ]
+    sweep = {"pending": 1, "running": 1, "best": 1, "trials": trials}
+    run = {"spec": {"sweep": {"metric": "loss"}}, "status": {"phase": "Running", "sweep": sweep}}
+    words = text(shown(RunFolder("s3://runs/demo-1"), run))
+    assert "Trial State Step loss Config Why it failed 1 Running , the best one 7 0.5" in words
+    own = SweepTable(metric="loss", trials=[TrialRow(number=3)])
+    assert shown(RunFolder("s3://runs/demo-1", sweep=own), run).sweep == own
+    for other in ({"trials": "x"}, {"trials": [{}]}, None, {}):
+        run["status"]["sweep"] = other
+        assert "Trials" not in text(shown(RunFolder("s3://runs/demo-1"), run)), other
+
+
+def test_a_sweep_has_its_page_before_a_trial_has_reported_the_metric(tmp_path: Path) -> None:
+    bucket = Bucket.open((tmp_path / "demo-1a2b3c4d").as_uri())
+    lease = Lease.take(bucket, 1, "demo-1-head", BEGAN)
+    sweeps.note(lease, sweeps.a_trial(1, None), sweeps.a_trial(2, None, state="Running"))
+    printed = kept_output.written(BEGAN + 9, "two trials begin")
+    bucket.put(kept_output.key(kept_output.Source(1), BEGAN + 9), printed.encode())
+    run = {"metadata": {"name": "demo"}, "status": {"phase": "Running"}}
+    place = Place(str(tmp_path / "demo-1a2b3c4d"), name="demo")
+    words = text(run_page.of_status(run, lambda: run_page.read(place)))
+    assert "No trial has reported 'error' yet, so that metrics, checkpoints and ranks" in words
+    assert "2 Running" in words
+    assert "two trials begin" in words
+    with pytest.raises(RunError, match=r"trial 1 of the sweep .* has not begun to train"):
+        run_page.read(replace(place, trial=1))
 
 
 def test_text_of_a_run_becomes_neither_markup_nor_control_characters(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ def test_the_start_of_an_attempt_is_counted_from_when_it_was_applied() -> None:
     }
     assert traces.began_of(run) == {1: BEGAN, 2: BEGAN + 10}
     assert traces.began_of(None) == {}
+    sweep = {**run, "spec": {"sweep": {"metric": "loss"}}}
+    assert traces.began_of(sweep) == {}, "its folder is that of a trial, which has begun later"
 
 
 def test_a_process_that_had_waited_for_its_rank_has_no_start() -> None:

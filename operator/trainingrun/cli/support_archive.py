@@ -254,8 +254,8 @@ def _of_bucket(
 def chosen(keys: Iterable[str]) -> list[str]:
     """Which objects of a run's folder belong into an archive.
 
-    The newest stacks and documents, and of what was printed the newest part of each rank and
-    driver, of the newest attempts.
+    The newest stacks and documents, and of what was printed the newest part of each driver and
+    rank, of the newest attempts.
     """
     documents: dict[str, list[str]] = {kind: [] for kind in _DOCUMENTS}
     parts: dict[str, str] = {}
@@ -266,10 +266,28 @@ def chosen(keys: Iterable[str]) -> list[str]:
             documents[kind].append(key)
         elif kind == "logs":
             parts[folder] = key
-    newest = sorted(parts.values(), key=lambda key: (-_attempt(key), _in_order(key)))
+    newest = [parts[folder] for folder in _newest_first(parts)]
     return [key for found in documents.values() for key in found[-_MOST_LOGS:]] + newest[
         :_MOST_LOGS
     ]
+
+
+def _newest_first(parts: Mapping[str, str]) -> list[str]:
+    """Folders of what was printed: of the newest attempt first, and of each its driver first.
+
+    Then the newest worker group. Each driver numbers its groups from 1, so that the names of the
+    parts, which are times, tell it.
+
+    Args:
+        parts: The newest part of each folder.
+    """
+    times: dict[str, str] = {}
+    for folder, key in parts.items():
+        group, time = folder.rpartition("/")[0], key.rpartition("/")[2]
+        times[group] = max(times.get(group, ""), time)
+    found = sorted(parts, key=_in_order)
+    found.sort(key=lambda folder: times[folder.rpartition("/")[0]], reverse=True)
+    return sorted(found, key=lambda folder: (-_attempt(folder), "/rank-" in folder))
 
 
 def _attempt(key: str) -> int:

@@ -136,7 +136,7 @@ class Client:
                     f"metadata.namespace is {other}, and the client's is {source.namespace}; leave "
                     "one of them out"
                 )
-            source = Cluster(other, source.context)
+            source = source.within(other)
         submission.apply(source.kube, self._endpoint, LOG.info)
         return Run(source, metadata["name"], self._endpoint)
 

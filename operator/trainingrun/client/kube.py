@@ -72,33 +72,9 @@ class Kube:
             RunError: There is no usable kubeconfig, or no namespace can have that name.
         """
         self.context = context
-        self._renewing = threading.Lock()
-        access = self._connect(context)
-        # Whoever waits for a run stays in its cluster, also where another context becomes current.
-        self._connected_to = access.context
-        self.namespace = object_names.of_namespace(namespace or access.namespace or "default")
-
-    def _connect(self, context: str | None) -> "_Access":
-        access = _access(context)
-        # The client's own three retries delay the error when the API server cannot be reached.
-        access.settings.retries = False
-        # A log that is followed has no timeout, and a load balancer forgets a silent connection.
-        access.settings.keep_alive = True
-        self._client = client.ApiClient(access.settings)
-        self._impersonation = access.impersonation
-        return access
-
-    def _renew(self, refused: client.ApiClient) -> None:
-        """Log in again as the kubeconfig says now; of several threads one does.
-
-        The client itself renews only what says when it expires.
-
-        Raises:
-            RunError: It gives no credentials.
-        """
-        with self._renewing:
-            if self._client is refused:
-                self._connect(self._connected_to)
+        self._connection = _Connection(context)
+        default = self._connection.namespace or "default"
+        self.namespace = object_names.of_namespace(namespace or default)
 
     def within(self, namespace: str) -> "Kube":
         """The same cluster, by the same connections, with another default namespace.
@@ -113,7 +89,7 @@ class Kube:
     @property
     def url(self) -> str:
         """Where the API server is."""
-        return str(self._client.configuration.host)
+        return str(self._connection.login.client.configuration.host)
 
     def get(
         self, path: str, timeout_s: float = _TIMEOUT_S, /, *, has: str = "", **query: str
@@ -188,35 +164,13 @@ class Kube:
         body: Any = None,
         kind: str = _JSON,
     ) -> Any:
-        asked = self._client
-        answer = self._ask(method, path, query, timeout_s, body, kind)
+        login = self._connection.login
+        answer = login.ask(method, path, query, timeout_s, body, kind)
         if answer.status != 401:
             return answer
         answer.read()
-        self._renew(asked)
-        return self._ask(method, path, query, timeout_s, body, kind)
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        timeout_s: float | None,
-        body: Any,
-        kind: str,
-    ) -> Any:
-        method, url, headers, *rest = self._client.param_serialize(
-            method,
-            path,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": kind},
-            body=body,
-            auth_settings=["BearerToken"],
-        )
-        headers = urllib3.HTTPHeaderDict(headers)  # the client's own has one value of a name
-        for name, value in self._impersonation:
-            headers.add(name, value)
-        return self._client.call_api(method, url, headers, *rest, _request_timeout=timeout_s)
+        login = self._connection.renewed(login)
+        return login.ask(method, path, query, timeout_s, body, kind)
 
     def _core(self, kind: str, *rest: str) -> str:
         """The path of objects of the core group in the default namespace."""
@@ -496,6 +450,66 @@ class _Access(NamedTuple):
     """Headers of each request, by which the user acts as another one; a name may come again."""
     context: str | None = None
     """Of the kubeconfig; None: it is that of the pod."""
+
+
+class _Login:
+    """What requests are sent with, until the API server refuses it."""
+
+    def __init__(self, access: _Access) -> None:
+        # The client's own three retries delay the error when the API server cannot be reached.
+        access.settings.retries = False
+        # A log that is followed has no timeout, and a load balancer forgets a silent connection.
+        access.settings.keep_alive = True
+        self.client = client.ApiClient(access.settings)
+        self._impersonation = access.impersonation
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout_s: float | None,
+        body: Any,
+        kind: str,
+    ) -> Any:
+        """Send a request; the answer, whatever its status."""
+        method, url, headers, *rest = self.client.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        headers = urllib3.HTTPHeaderDict(headers)  # the client's own has one value of a name
+        for name, value in self._impersonation:
+            headers.add(name, value)
+        return self.client.call_api(method, url, headers, *rest, _request_timeout=timeout_s)
+
+
+class _Connection:
+    """The way to one cluster, which a client and all that are made of it by `within` share."""
+
+    def __init__(self, context: str | None) -> None:
+        access = _access(context)
+        self.namespace = access.namespace
+        # Whoever waits for a run stays in its cluster, also where another context becomes current.
+        self._context = access.context
+        self._renewing = threading.Lock()
+        self.login = _Login(access)
+
+    def renewed(self, refused: _Login) -> _Login:
+        """Log in again as the kubeconfig says now; of several threads one does.
+
+        The client itself renews only what says when it expires.
+
+        Raises:
+            RunError: It gives no credentials.
+        """
+        with self._renewing:
+            if self.login is refused:
+                self.login = _Login(_access(self._context))
+            return self.login
 
 
 def _access(context: str | None) -> _Access:

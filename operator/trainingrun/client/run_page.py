@@ -72,9 +72,22 @@ def read(place: Place) -> "RunFolder":
     """
     with folder_of(place) as bucket:
         from trainingrun_runtime.report_page import folder
-        from trainingrun_runtime.results import open_trial
+        from trainingrun_runtime.results import NoTrial, open_trial
+        from trainingrun_runtime.sweep import record
 
-        trial = open_trial(bucket, place.trial)
+        try:
+            trial = open_trial(bucket, place.trial)
+        except NoTrial:
+            sweep = record.read(bucket)
+            if place.trial is not None or sweep is None or sweep.best is not None:
+                raise
+            # Who looks at it cannot always name a trial: what the run itself has left is shown.
+            found = folder.read(bucket)
+            note = (
+                f"No trial has reported {sweep.metric!r} yet, so that metrics, checkpoints and "
+                "ranks of none are shown; `trainingrun report --html --trial` shows those of one."
+            )
+            return replace(found, sweep=sweep.table(), notes=[*found.notes, note])
         if trial is None:
             return folder.read(bucket)
         found = folder.read(trial.bucket)

@@ -218,7 +218,7 @@ def of(
         slow_sentence=_slow_sentence(slowest),
         checkpoints=_checkpoints(folder),
         checkpoints_left_out=len(folder.checkpoints[:-MOST_ROWS]),
-        sweep=folder.sweep,
+        sweep=folder.sweep or _sweep(run),
         settings=_settings(folder.settings) if folder.settings else [],
         config=folder.settings.config if folder.settings else {},
         config_left_out=folder.settings.config_left_out if folder.settings else 0,
@@ -292,6 +292,16 @@ def _last_lines(status: Mapping[str, Any]) -> list[LastLines]:
     return [LastLines(newest.get("number", 0), rank, lines, failed_first=True)]
 
 
+def _sweep(run: Mapping[str, Any] | None) -> SweepTable | None:
+    """The trials of a sweep as its status has them, where the bucket was not read."""
+    spec, status = ((run or {}).get(part) or {} for part in ("spec", "status"))
+    metric = (spec.get("sweep") or {}).get("metric")
+    try:
+        return SweepTable.model_validate({"metric": metric, **(status.get("sweep") or {})})
+    except ValidationError:
+        return None
+
+
 def _hang(status: Mapping[str, Any], newest: Progress | None) -> Hang | None:
     """The latest one."""
     if found := status.get("hang"):
@@ -349,7 +359,7 @@ def _traces(folder: RunFolder, run: Mapping[str, Any] | None) -> list[TraceTable
     for found in traces.latest(traces.of(folder.starts, traces.began_of(run))):
         rows = traces.rows(found)
         ends = [(row.begin or 0.0) + (row.seconds or 0.0) for row in rows]
-        whole = max(*ends, 0.001)
+        whole = max([*ends, 0.001])  # there may be no row
         shown.append(TraceTable(found.title, traces.longest(found), rows, whole))
     return shown
 

@@ -180,9 +180,12 @@ def _output(bucket: Bucket, drivers: Sequence[Driver]) -> list[LastLines]:
 def _others(bucket: Bucket, attempt: int) -> list[LastLines]:
     """A few ranks of the newest worker group, and the driver."""
     parts: dict[Source, list[Part]] = {}
+    group = 0
     for part in kept_output.parts(bucket, attempt):
         parts.setdefault(part.source, []).append(part)
-    group = max((source.group for source in parts), default=0)
+        # Not the highest number: each driver begins with 1 again, also within an attempt.
+        if part.source.rank is not None and not part.last:
+            group = part.source.group
     ranks = [source for source in parts if source.rank is not None and source.group == group]
     sources = sorted(ranks)[:MOST_OUTPUT] + [source for source in parts if source.rank is None]
     return [

@@ -122,7 +122,12 @@ def of(documents: Sequence[StartTrace], began: Mapping[int, float] | None = None
 
 
 def began_of(run: Mapping[str, Any] | None) -> dict[int, float]:
-    """When the attempts of a TrainingRun began, by number; of the first one when it was applied."""
+    """When the attempts of a TrainingRun began, by number; of the first one when it was applied.
+
+    None of a sweep: its traces are those of a trial, which begins while an attempt goes on.
+    """
+    if ((run or {}).get("spec") or {}).get("sweep"):
+        return {}
     status = (run or {}).get("status") or {}
     times = {one.get("number"): one.get("startTime") for one in status.get("attempts") or ()}
     times[1] = ((run or {}).get("metadata") or {}).get("creationTimestamp") or times.get(1)

@@ -61,12 +61,12 @@ class TrialLease(Lease):
             fencing_token=run.fencing_token,
             attempt=run.attempt,
             holder=run.holder,
-            taken=run.taken,
+            taken=time.time(),
             nonce=run.nonce,
             history=LossHistory.of_next_driver(former.get("history"), saved),
             run=run,
         )
-        found.renew(run.taken)
+        found.renew(found.taken)
         return found
 
     def require(self) -> None:
