@@ -138,6 +138,11 @@ an evaluation. After so long a collective that waits for it fails, unless
 `training.torch.timeoutSeconds` says otherwise."""
 
 
+MAX_GROUPS_WITHOUT_CHECKPOINT = 10
+"""Worker groups in a row that may end without a newer checkpoint before the attempt fails, or of a
+sweep the trial. Ray would retry without end; a new attempt may run on other nodes."""
+
+
 class ContractHang(Wire):
     """What counts as a hang, and what follows."""
 

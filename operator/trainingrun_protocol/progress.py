@@ -199,7 +199,7 @@ class Failure(Wire):
     retry: Annotated[_Retry, _else("Always", get_args(_Retry))] = "Always"
     """Whether another attempt may end otherwise. `UnlessRepeated`: an error of the code, which is
     the same each time; after the second one before a step the run fails. `Never`: the training is
-    done, and the script has failed after it."""
+    done, and another attempt would only repeat it."""
     rank: Count | None = None
     """The rank that failed first; none: it was no rank."""
     last_lines: Annotated[list[LogLine], the_last(MOST_LAST_LINES)] = Field(default_factory=list)

@@ -405,6 +405,36 @@ def test_memory_of_trials_neither_ends_a_sweep_nor_delays_the_end_by_its_own_err
     assert (ended.status == "True") is (errors == 4)
 
 
+@pytest.mark.parametrize(
+    ("failures", "each"),
+    [
+        pytest.param({"maxRestarts": 3}, 10, id="its driver gives it up without a checkpoint"),
+        pytest.param({"maxRestarts": 11}, 12, id="more may be wanted"),
+        pytest.param({"maxRestarts": 3, "maxPreemptions": 14}, 15, id="as its driver counts them"),
+        pytest.param({"maxRestarts": 3, "maxPreemptions": 1}, 10, id="its driver counts fewer"),
+    ],
+)
+def test_a_trial_without_memory_ends_a_sweep_by_no_less_than_its_driver_may_take_for_it(
+    failures: dict[str, Any], each: int
+) -> None:
+    """The driver sees a lost worker, and not why its pod has ended."""
+    swept = a_polled_run(sweep={**SWEEP, "samples": 2}, failures=failures)
+    for times, ends in ((each + 1, False), (2 * each, False), (2 * each + 1, True)):
+        full = [
+            {"number": n, "kind": "OutOfMemory", "time": unix(100 * n), "message": "full"}
+            for n in range(1, times + 1)
+        ]
+        told = replace(swept, progress=a_progress(records=full, step_time=unix(3990)))
+        failed = condition(reconcile(told, 4000), "Failed")
+        assert (failed.status == "True") is ends, times
+    assert failed.reason == "RestartsExhausted"
+    assert failed.message is not None
+    assert (
+        f"failed by itself {times} times, {times} of them for want of memory, and each of 2 trials "
+        f"may do so {each} times"
+    ) in failed.message
+
+
 # Nodes that are left although they are well.
 
 LEAVE = rule("RestartOnOtherNode", classes=["WorkerLost"])

@@ -8,13 +8,11 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.train import ControllerError
 
+from trainingrun_protocol.contract import MAX_GROUPS_WITHOUT_CHECKPOINT
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
 from trainingrun_protocol.progress import Failure, RecordKind
 from trainingrun_runtime.driver import failure_policy
-from trainingrun_runtime.driver.failure_policy import (
-    MAX_GROUPS_WITHOUT_CHECKPOINT,
-    AttemptPolicy,
-)
+from trainingrun_runtime.driver.failure_policy import AttemptPolicy
 from trainingrun_runtime.ray_internals.training import (
     FailureDecision,
     WorkerGroupStartupTimeoutError,

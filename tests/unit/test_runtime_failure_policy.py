@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
-from trainingrun_protocol.contract import ContractTrial
+from trainingrun_protocol.contract import MAX_GROUPS_WITHOUT_CHECKPOINT, ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, ContractWhen
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.coordinator.rank_comparison import RankPlace
 from trainingrun_runtime.driver import failure_policy
 from trainingrun_runtime.driver.failure_policy import (
     LONGEST_WAIT_S,
-    MAX_GROUPS_WITHOUT_CHECKPOINT,
     MAX_STORAGE_S,
     AttemptPolicy,
     RestartBackoff,

@@ -1,10 +1,18 @@
 """Population based training: who goes on from whom, with which values, and when."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
 
-from trainingrun_protocol.contract import ContractParameter, ContractSweep
+from trainingrun_protocol.contract import (
+    ContractParameter,
+    ContractStorage,
+    ContractSweep,
+    RunContract,
+)
 from trainingrun_protocol.progress import (
     Failure,
     Progress,
@@ -14,10 +22,12 @@ from trainingrun_protocol.progress import (
     Seconds,
     TrialState,
 )
+from trainingrun_runtime.store.bucket import Bucket
+from trainingrun_runtime.store.lease import Lease
 from trainingrun_runtime.sweep import record, search
 from trainingrun_runtime.sweep.record import Origin, Trial
 from trainingrun_runtime.sweep.schedulers import Population
-from trainingrun_runtime.sweep.trial_folders import outdated
+from trainingrun_runtime.sweep.trial_folders import TrialFolders, outdated
 from trainingrun_runtime.sweep.trial_table import TrialTable
 
 SWEEP = ContractSweep(
@@ -176,6 +186,43 @@ def test_a_training_without_a_session_is_told_to_use_one(table: tuple[TrialTable
     assert "trial 1 has done step 21 and did not wait for the others after step 20" in (
         failure.message
     )
+
+
+def test_a_driver_asks_once_which_of_all_former_legs_are_there_still(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Of a sweep at leg 50, whose head was lost while the last one's were deleted."""
+    bucket = Bucket("memory:///", None, None, MemoryStore())  # local files are deleted unlisted
+    lease = Lease.take(bucket, 1, "pod", 0.0)
+    storage = ContractStorage(uri="file:///unused")
+    contract = RunContract(name="a", namespace="b", uid="c", attempt=1, storage=storage)
+    kept = ["trials/0001/metrics/a", *(f"trials/{n:04d}-49/checkpoints/a" for n in (1, 2, 4))]
+    left = ["0003/manifests/a", "0002-30/checkpoints/a/b", "0003-49/checkpoints/a"]
+    for key in (*kept, *(f"trials/{key}" for key in left)):
+        bucket.put(key, b"")
+    lists: list[str] = []
+    failing = [1, 3]  # the list of all, and that of one of the three folders
+
+    def counted(store: Any, prefix: str) -> Any:
+        lists.append(prefix)
+        if failing and len(lists) == failing[0]:
+            failing.pop(0)
+            raise OSError("the store does not answer")
+        return obstore.list(store, prefix)
+
+    fake = SimpleNamespace(**{**vars(obstore), "list": counted})
+    monkeypatch.setattr("trainingrun_runtime.store.bucket.obstore", fake)
+    trials = a_population().next_legs(waiting(3.0, 1.0, 4.0, 2.0, leg=49))
+    assert len(outdated(trials)) == 4 * 48 + 1
+    folders = TrialFolders(contract, SWEEP, lease, a_population())
+    for _ in range(3):  # it tries again what it could not do
+        folders.remove_outdated(trials)
+    assert failing == []
+    assert {entry.key for entry in bucket.list("trials")} == set(kept)
+    for driver in (folders, TrialFolders(contract, SWEEP, lease, a_population())):
+        lists.clear()
+        driver.remove_outdated(trials)
+        assert lists == ([] if driver is folders else ["trials"])
 
 
 def test_each_leg_has_a_folder_and_goes_once_nothing_begins_from_it():

@@ -27,6 +27,7 @@ from trainingrun_protocol.progress import (
     TrialState,
 )
 from trainingrun_runtime.progress import document as progress_document
+from trainingrun_runtime.store import last_progress
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, LossHistory, Superseded
 from trainingrun_runtime.store.reported_metrics import number_of
@@ -173,6 +174,16 @@ def test_a_trial_is_held_as_long_as_its_driver_holds_the_run(tmp_path: Path):
         trial.require()
 
 
+def test_a_trial_has_begun_when_it_did_and_not_when_the_driver_of_the_run_did(tmp_path: Path):
+    bucket = Bucket.open(f"file://{tmp_path}/run")
+    own = Bucket.open(bucket.uri(record.folder(7)))
+    run, before = Lease.take(bucket, 1, "head", 1000.0), time.time()
+    TrialLease.of(run, own)
+    (driver,) = last_progress.drivers(own)
+    assert before <= driver.began <= time.time()
+    assert driver.seen == driver.began
+
+
 @pytest.mark.parametrize(("saved", "losses"), [(12, 0), (11, 1)], ids=["the last", "an earlier"])
 def test_a_trial_whose_step_was_saved_after_its_lease_was_written_has_lost_none(
     tmp_path: Path, saved: int, losses: int
@@ -197,6 +208,13 @@ def test_asha_stops_what_is_worse_than_most_others_were_after_as_many_steps():
     assert rungs.compare(2, 10, 2.0) == (True, True)
     assert rungs.compare(3, 12, 0.5) == (True, False)
     assert rungs.compare(4, 10, None) == (True, True), "no number is worse than any"
+
+
+def test_a_long_training_is_not_stopped_by_asha_for_its_steps_alone():
+    for grace_steps, factor in ((1, 2), (1_000_000_000, 16)):
+        rungs = Rungs(a_sweep(asha=True, grace_steps=grace_steps, reduction_factor=factor), [])
+        assert rungs.compare(1, grace_steps * factor**19, 0.05) == (True, False)
+        assert rungs.compare(1, grace_steps * factor**52, 0.05) == (True, False)
 
 
 def test_the_next_driver_compares_with_what_a_former_one_has_seen():
@@ -472,6 +490,7 @@ def test_a_trial_that_is_done_without_the_metric_ends_the_sweep():
     assert "has not reported 'loss', the metric of the sweep; it reported accuracy" in (
         failure.message
     )
+    assert failure.retry == "Never", "it would be done again, and report no more"
 
 
 def test_the_final_value_is_that_of_the_result():

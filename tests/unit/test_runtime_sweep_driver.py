@@ -15,15 +15,22 @@ from trainingrun_protocol.contract import (
     RunContract,
 )
 from trainingrun_protocol.exit_codes import DONE_EXIT_CODE, FAILED_EXIT_CODE
-from trainingrun_protocol.progress import Failure, Progress, ProgressResult, RunState, TrialState
+from trainingrun_protocol.progress import (
+    Failure,
+    LastCheckpoint,
+    Progress,
+    ProgressResult,
+    RunState,
+    TrialState,
+)
 from trainingrun_runtime.progress import document as progress_document
 from trainingrun_runtime.progress.document import Documents
 from trainingrun_runtime.store import run_result
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease, Superseded
-from trainingrun_runtime.sweep import record
+from trainingrun_runtime.sweep import record, search
 from trainingrun_runtime.sweep.driver import SweepDriver
-from trainingrun_runtime.sweep.record import Trial
+from trainingrun_runtime.sweep.record import Origin, Trial
 
 PATIENCE_S = 30.0
 SWEEP = ContractSweep(
@@ -154,7 +161,7 @@ def test_a_sweep_of_which_no_trial_was_trained_to_its_end_fails(contract: RunCon
     assert failed is not None
     assert (failed.state, failed.result) == (RunState.FAILED, None)
     message = "none of the 2 trials was trained to its end; trial 1: a bug"
-    assert failed.failure == Failure(kind="Application", message=message)
+    assert failed.failure == Failure(kind="Application", message=message, retry="Always")
     assert run_result.read(driver._lease.bucket) is None
 
 
@@ -170,7 +177,50 @@ def test_a_trial_that_was_stopped_is_not_the_result_where_the_others_end_without
     assert failed.failure.message == (
         "none of the 1 trials that were trained to their end has a value to compare"
     )
+    assert failed.failure.retry == "Never", "no trial is left that another attempt could train"
     assert run_result.read(driver._lease.bucket) is None
+
+
+def test_an_image_without_the_library_is_tried_once_more_and_no_longer(
+    contract: RunContract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search.util, "find_spec", lambda _: None)
+    lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
+    sweep = ASHA.model_copy(update={"library": "Optuna"})
+    driver = SweepDriver(contract, sweep, lease, 0.0, Documents(contract.attempt))
+    assert driver.run() == FAILED_EXIT_CODE
+    failed = progress_document.read(driver._documents.path)
+    assert failed is not None
+    assert failed.failure is not None
+    assert "has no package optuna" in failed.failure.message
+    assert failed.failure.retry == "UnlessRepeated"
+
+
+def test_a_leg_that_is_over_says_nothing_of_the_one_that_begins(contract: RunContract) -> None:
+    """Trial 2 goes on from trial 1, and its process ends while the next leg's begins."""
+    lease = Lease.take(Bucket.open(contract.storage.uri), 1, "pod", 0.0)
+    driver = SweepDriver(contract, SWEEP, lease, 0.0, Documents(contract.attempt))
+    assert [driver._begin_next(), driver._begin_next()] == ["0001-01", "0002-01"]
+    for number, loss in ((1, 1.0), (2, 2.0)):
+        checkpoint = LastCheckpoint(uri=f"s3://a/{number}", step=20, time=5.0)
+        over = {"step": 20, "paused_at_step": 20, "metrics": {"loss": loss}}
+        ends(driver, number, RunState.SUSPENDED, checkpoint=checkpoint, **over)
+    driver._follow()
+    driver._table.reported(2, 19, 3.0)  # as Ray Tune may tell of it only now
+    assert driver._table.trials[2].value == 2.0
+    assert driver._begin_next() == "0001-02"
+    for _ in range(2):
+        driver._follow()
+        trial = driver._table.trials[2]
+        assert (trial.leg, trial.origin) == (2, Origin(number=1, leg=1, step=20))
+        assert (trial.value, trial.metrics) == (1.0, {"loss": 1.0})
+        assert trial.checkpoint_uri == "s3://a/1"
+        driver._table.reported(2, 20, 2.0)
+    driver._table.reported(1, 21, 0.5)
+    assert driver._table.trials[1].value == 0.5
+    ends(driver, 1, RunState.TRAINING, step=22, metrics={"loss": 0.4})
+    driver._follow()
+    assert driver._table.trials[1].metrics == {"loss": 0.4}
 
 
 def test_the_next_attempt_tries_those_again_that_failed_where_none_was_trained_to_its_end(

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.train import FailureConfig, TrainingFailedError
 
-from trainingrun_protocol.contract import ContractTrial
+from trainingrun_protocol.contract import MAX_GROUPS_WITHOUT_CHECKPOINT, ContractTrial
 from trainingrun_protocol.failure_rules import ContractRule, FailureFacts
 from trainingrun_protocol.progress import MOST_LAST_LINES, Failure, Hang, RecordKind
 
@@ -32,9 +32,6 @@ from . import failure_rules, last_lines
 from .failure_rules import Verdict
 from .trial_budget import TrialBudget
 
-MAX_GROUPS_WITHOUT_CHECKPOINT = 10
-"""Groups in a row that may end without a newer checkpoint before the attempt fails. Ray would
-retry without end; a new attempt may run on other nodes."""
 MAX_STORAGE_S = 3600.0
 """Seconds for which groups in a row may end because a store that the training code itself uses does
 not answer, and none gets farther than the one before."""

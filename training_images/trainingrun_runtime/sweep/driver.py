@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import ray
 
@@ -124,7 +124,8 @@ class SweepDriver:
         try:
             missing = search.missing_library(self._sweep)
             if missing is not None:
-                self._give_up(Failure(kind="Application", message=missing))
+                failure = Failure(kind="Application", message=missing, retry="UnlessRepeated")
+                self._give_up(failure)
             if self._table.left() and self._failure is None:
                 calls = tuning.Calls(
                     self._table.reported, self._lost, self._halts, self._is_over, self._begin_next
@@ -199,7 +200,11 @@ class SweepDriver:
                 log.exception("the trials could not be followed")
 
     def _follow(self) -> None:
+        trials = self._table.trials
         for number, job in list(self._jobs.items()):
+            of = job.contract.trial
+            if of is not None and of.leg != trials[number].leg:
+                continue  # the trial stands where it goes on from, which may be another one's
             found = progress_document.read(job.document)
             if found is not None:
                 self._table.follow(number, found)
@@ -285,7 +290,10 @@ class SweepDriver:
                 if done
                 else f"none of the {len(trials)} trials was trained to its end"
             )
-            self._failure = Failure(kind="Application", message=what + why)
+            # The next attempt would try those again that failed, and has nothing else to train.
+            again = any(trial.state is TrialState.FAILED for trial in trials.values())
+            retry: Literal["Always", "Never"] = "Always" if again else "Never"
+            self._failure = Failure(kind="Application", message=what + why, retry=retry)
         if self._failure is not None or best is None:
             log.error("the sweep failed: %s", self._failure)
             self._end(RunState.FAILED)

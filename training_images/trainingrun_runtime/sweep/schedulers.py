@@ -28,7 +28,8 @@ STEP = "step"
 """Key of a result: steps done."""
 VALUE = "value"
 """Key of a result: the metric."""
-_RUNGS = 20
+_RUNGS = 54
+"""The last one is at 2**53 steps or more, where ASHA stops every trial."""
 _FAR = 1e30
 """In place of a value that is no number: worse than any, and ASHA can still interpolate it."""
 
@@ -99,6 +100,11 @@ class Population:
     def waits(self, trial: Trial) -> bool:
         """Whether it has come as far as its leg goes."""
         return bool(trial.reports) and trial.reports[-1][0] >= self.until(trial)
+
+    def in_leg(self, trial: Trial, step: int) -> bool:
+        """Whether what is reported at this step is of the leg under way, which is not over."""
+        began = trial.origin.step if trial.origin is not None else -1
+        return began < step and not self.waits(trial)
 
     def passed_by(self, trial: Trial, found: Progress) -> bool:
         """Whether it trains on where it is to wait: only a session is told to wait."""

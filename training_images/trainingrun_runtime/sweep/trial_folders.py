@@ -38,7 +38,7 @@ class TrialFolders:
     ) -> None:
         self._contract, self._sweep, self._population = contract, sweep, population
         self._lease, self._bucket = lease, lease.bucket
-        self._removed: set[str] = set()
+        self._removed: set[str] | None = None  # what former drivers have removed is not known yet
 
     def trials(self) -> list[Trial]:
         """The trials as the former driver left them; the first one draws their values.
@@ -126,15 +126,22 @@ class TrialFolders:
 
     def remove_outdated(self, trials: Mapping[int, Trial]) -> None:
         """Delete checkpoints from which no leg begins any more."""
-        for folder in outdated(trials):
-            if folder in self._removed:
-                continue
-            try:
-                for part in (manifest.FOLDER, manifest.CHECKPOINTS):
-                    self._bucket.delete_folder(f"{folder}/{part}")
-                self._removed.add(folder)
-            except StorageError as error:  # the next leg tries again
-                log.warning("%s could not be removed: %s", folder, error)
+        folders, parts = outdated(trials), (manifest.FOLDER, manifest.CHECKPOINTS)
+        if not folders:
+            return
+        try:
+            if self._removed is None:
+                # In one list: of a long sweep there are thousands, and a trial waits to begin.
+                keys = (entry.key.split("/") for entry in self._bucket.list_begun(record.TRIALS))
+                there = {"/".join(key[:2]) for key in keys if len(key) > 2 and key[2] in parts}
+                self._removed = set(folders) - there
+            for folder in folders:
+                if folder not in self._removed:
+                    for part in parts:
+                        self._bucket.delete_folder(f"{folder}/{part}")
+                    self._removed.add(folder)
+        except StorageError as error:  # the next trial that begins tries again
+            log.warning("checkpoints of former legs could not be removed: %s", error)
 
 
 def outdated(trials: Mapping[int, Trial]) -> list[str]:

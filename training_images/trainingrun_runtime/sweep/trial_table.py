@@ -118,9 +118,10 @@ class TrialTable:
         with self._lock:
             if self._trials[number].state is TrialState.SUCCEEDED:
                 return False  # its result counts, and not what was sent before it
-            if self._population is not None and self._population.waits(self._trials[number]):
+            trial = self._trials[number]
+            if self._population is not None and not self._population.in_leg(trial, step):
                 return False  # what was sent before its leg was over
-            trial = self._trials[number].model_copy(update={"value": value})
+            trial = trial.model_copy(update={"value": value})
             if number in self._stopping:
                 self._trials[number] = trial
                 # Code without a session does not end by itself.
@@ -218,6 +219,7 @@ class TrialTable:
             self._give_up(
                 Failure(
                     kind="Application",
+                    retry="Never",
                     message=f"trial {trial.number} is done and has not reported "
                     f"{self._sweep.metric!r}, the metric of the sweep; it reported {known}; report "
                     "it with session.report() or session.finish(), or correct sweep.metric",

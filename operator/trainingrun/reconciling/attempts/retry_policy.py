@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 
+from trainingrun_protocol.contract import MAX_GROUPS_WITHOUT_CHECKPOINT
 from trainingrun_protocol.failure_rules import ContractBackoff
 from trainingrun_protocol.progress import Failure
 
@@ -43,16 +44,23 @@ def exhausted(draft: StatusDraft, spec: RunSpec, charged: frozenset[str]) -> Run
     by_rule = _by_rule(draft, failures, charged)
     if by_rule is not None:
         return by_rule
-    own = counts.used(draft, "application")
-    most = _most(failures.max_restarts, trials)
-    # Of the sweep as a whole; of its trials' memory `own` lacks what is forgiven already.
-    forgiven = draft.bookkeeping.forgiven.get(out_of_memory.FORGIVEN, 0)
-    errors = own - max(draft.status.disruptions.out_of_memory - forgiven, 0)
-    if "application" in charged and (own > most or errors > failures.max_restarts):
+    own = errors = counts.used(draft, "application")
+    if trials is not None:
+        # Of the sweep as a whole; of its trials' memory `own` lacks what is forgiven already.
+        forgiven = draft.bookkeeping.forgiven.get(out_of_memory.FORGIVEN, 0)
+        errors -= max(draft.status.disruptions.out_of_memory - forgiven, 0)
+    if "application" in charged and errors > failures.max_restarts:
         return RunFailure(
             ConditionReason.RESTARTS_EXHAUSTED,
-            f"The training failed by itself {_times(own)} and failures.maxRestarts is "
-            f"{failures.max_restarts}{each if own > most else ''}",
+            f"The training failed by itself {_times(errors)} and failures.maxRestarts is "
+            f"{failures.max_restarts}",
+        )
+    most = _most_for_memory(failures)
+    if "application" in charged and trials is not None and own > most * trials:
+        return RunFailure(
+            ConditionReason.RESTARTS_EXHAUSTED,
+            f"The training failed by itself {_times(own)}, {own - errors} of them for want of "
+            f"memory, and each of {trials} trials may do so {_times(most)}",
         )
     losses = counts.used(draft, "infrastructure")
     if "infrastructure" in charged and 0 <= _most(failures.max_preemptions, trials) < losses:
@@ -81,6 +89,16 @@ def _most(budget: int, trials: int | None) -> int:
         trials: of the sweep; None: there is no sweep.
     """
     return budget if trials is None or budget < 0 else (budget + 1) * trials
+
+
+def _most_for_memory(failures: Failures) -> int:
+    """How often a trial may run out of memory, after which it has failed.
+
+    Its driver sees that a worker is lost, and not why its pod has ended. So it counts this against
+    maxPreemptions, and as a group without a checkpoint.
+    """
+    losses = max(failures.max_restarts, failures.max_preemptions) + 1
+    return max(losses, MAX_GROUPS_WITHOUT_CHECKPOINT)
 
 
 def _by_rule(draft: StatusDraft, failures: Failures, charged: frozenset[str]) -> RunFailure | None:
