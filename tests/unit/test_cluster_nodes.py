@@ -72,8 +72,10 @@ def test_of_a_node_that_is_gone_its_labels_and_hostname_are_known(nodes, watch, 
         {"cpu": 4},
     )
     watch.store.forget("", "n", "u")
-    nodes.states(["n"])
-    clock[0] += UNKNOWN_NODE_S + 1
+    assert nodes.states(["n"]) == {"n": there}, "as if its event came later"
+    clock[0] += UNKNOWN_NODE_S
+    assert nodes.states(["n"]) == {"n": there}
+    clock[0] += 1
     gone = NodeState("n", "ip-10-0-0-7", exists=False, ready=False, labels=labels)
     assert nodes.states(["n"]) == {"n": gone}
     watch.store.update({**a_node(version=3), "metadata": a_node(3)["metadata"] | {"uid": "u2"}})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import a_head, a_pod, a_progress, a_ray_cluster
+from support.builders import a_head, a_pod, a_progress, a_ray_cluster, a_ray_job
 from support.reconciled import a_polled_run, condition, reconcile, then
 from trainingrun.api.status import LossReason
 from trainingrun.reconciling import Observed, Plan
@@ -98,7 +98,9 @@ def test_a_worker_that_crashes_after_training_began_ends_the_attempt(training: O
         )
         recovering = a_progress(state="Recovering")
         seen = replace(seen, pods=(a_head(), crashed, WORKERS[1]), progress=recovering)
+        done = replace(seen, ray_jobs=(a_ray_job(status="SUCCEEDED"),))
         seen = then(seen, 101 + 30 * number)
+    assert outcome(done, 251) == "Running", "it is done; its last document is awaited"
     last = reconcile(seen, 260).status.attempts[-1]
     assert last.outcome == "Lost"
     assert last.message.startswith("6 pods of spec.workers ended by themselves since step 10")

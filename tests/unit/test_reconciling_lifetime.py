@@ -79,6 +79,7 @@ def test_a_driver_that_still_answers_may_save_for_half_an_hour_and_its_failure_i
     "read",
     [
         pytest.param({"progress_failing_s": 1.0, "progress_polled_s": 200.0}, id="one poll fails"),
+        pytest.param({"progress_age_s": 45.0, "progress_polled_s": 200.0}, id="polls are rare"),
         pytest.param(
             {"progress": None, "progress_age_s": None, "progress_polled_s": 1.0},
             id="another operator has just begun to ask",
@@ -101,6 +102,8 @@ def test_a_moment_of_silence_ends_no_driver_that_saves(
     assert reconcile(replace(asked, **read), 300).status.attempts[-1].outcome == "Running"
     silent = replace(asked, progress_age_s=31.0, progress_failing_s=31.0, progress_polled_s=300.0)
     assert reconcile(silent, 300).status.attempts[-1].outcome != "Running", "silence that lasts"
+    unasked = replace(asked, progress_age_s=45.0, progress_polled_s=None)
+    assert reconcile(unasked, 300).status.attempts[-1].outcome != "Running", "no head to poll"
 
 
 def test_what_is_charged_with_the_end_of_a_suspended_attempt_counts(training: Observed) -> None:

@@ -185,6 +185,15 @@ def test_a_lost_node_costs_nothing_more() -> None:
     assert after.total_seconds == 2 * 70 + 40
 
 
+def test_a_node_that_is_deleted_before_its_pods_leaves_the_cost_known() -> None:
+    begun = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
+    lost = later(begun, 80)  # `cluster.nodes` has its former state for so long
+    gone = a_node("spot-2", exists=False, ready=False, labels=SPOT)
+    after = cost(replace(lost, nodes={**begun.nodes, **nodes(gone)}, confirmed=True), 86)
+    # Until 86 two spot nodes and half a small one.
+    assert after.amount == after.at_least == pytest.approx(73.8 / 3600 * (86 - 10), rel=1e-3)
+
+
 def test_pods_that_are_left_after_the_end_are_counted_until_they_are_gone() -> None:
     trains = later(replace(on_priced_nodes(), progress=trained(70, 30)), 71)
     done = a_progress(state="Succeeded", step_time=unix(80), seconds={"productive": 40.0})
@@ -206,10 +215,11 @@ def test_nothing_is_counted_while_the_watches_are_out_of_date_and_all_of_it_afte
     assert cost(replace(stale, stale={}), 101).total_seconds == 2 * 90
 
 
-def ended_while_no_operator_ran(status: str, **spec: Any) -> Observed:
+def ended_while_no_operator_ran(status: str, message: str = "", **spec: Any) -> Observed:
     """Ended at second 200, its pods freed by KubeRay at 800, and nothing seen since 71."""
     trains = later(replace(on_priced_nodes(**spec), progress=trained(70, 30)), 71)
-    job = a_ray_job(status=status, deployment="Complete" if status == "SUCCEEDED" else "Failed")
+    deployment = "Complete" if status == "SUCCEEDED" else "Failed"
+    job = a_ray_job(status=status, deployment=deployment, message=message)
     job["spec"]["ttlSecondsAfterFinished"] = 600
     job["status"]["endTime"] = at(200)
     return replace(
@@ -232,6 +242,54 @@ def test_a_run_that_ended_while_no_operator_ran_has_used_and_taken_no_more() -> 
     assert done.cost.amount == pytest.approx(73.8 / 3600 * (800 - 10), rel=1e-3)
     assert done.goodput
     assert (done.goodput.seconds, done.goodput.percent) == (70, 42), "nobody knows of the rest"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "phase", "reason"),
+    [
+        ("SUCCEEDED", "Job finished successfully.", "Succeeded", None),
+        ("FAILED", "Job entrypoint command failed with exit code 1", "Failed", "ApplicationError"),
+    ],
+)
+@pytest.mark.parametrize("asked_at", [None, 801], ids=["freed", "being freed"])
+def test_pods_that_kuberay_frees_after_the_driver_s_end_are_no_losses(
+    status: str, message: str, phase: str, reason: str | None, asked_at: float | None
+) -> None:
+    none = {"maxPreemptions": 0, "maxRestarts": 0}
+    seen = ended_while_no_operator_ran(status, message, failures=none)
+    if asked_at is not None:
+        left = (a_head(terminating_at=asked_at), a_pod("worker-1", terminating_at=asked_at))
+        seen = replace(seen, pods=left)
+    ended = later(seen, 36_000).run.status
+    assert (ended.phase, ended.attempts[-1].reason) == (phase, reason)
+    assert (ended.disruptions.head_losses, ended.disruptions.preemptions) == (0, 0)
+
+
+def test_a_training_that_is_done_fails_by_no_loss_that_is_found_with_its_end() -> None:
+    """Its head was drained and in its last 35 s: its document can no longer be read."""
+    seen = ended_while_no_operator_ran("SUCCEEDED", failures={"maxPreemptions": 0})
+    ended = later(replace(seen, pods=(a_head(terminating_at=190),)), 201).run.status
+    assert (ended.phase, ended.disruptions.head_losses) == ("Succeeded", 1)
+    # Pods of which the same is counted while the driver's document is awaited.
+    drained = (a_head(), a_pod("worker-1", terminating_at=190))
+    awaited = later(replace(seen, pods=drained), 201)
+    assert awaited.run.status.disruptions.preemptions == 1
+    assert awaited.run.status.phase not in ("Failed", "Succeeded")
+    assert later(awaited, 240).run.status.phase == "Succeeded"
+    failed = ended_while_no_operator_ran("FAILED", failures={"maxPreemptions": 0})
+    assert later(replace(failed, pods=drained), 201).run.status.phase == "Failed"
+
+
+def test_the_result_names_nothing_from_before_the_driver_s_last_document() -> None:
+    old = a_progress(
+        metrics={"loss": 9.9}, checkpoint={"uri": "s3://b/old", "step": 10, "time": unix(60)}
+    )
+    seen = ended_while_no_operator_ran("SUCCEEDED")
+    unread = later(replace(seen, progress=old, progress_age_s=35_900.0), 36_000).run.status
+    assert unread.checkpoint
+    assert (unread.phase, unread.checkpoint.uri) == ("Succeeded", "s3://b/old")
+    assert unread.result
+    assert (unread.result.metrics, unread.result.checkpoint_uri) == ({}, None)
 
 
 def test_pods_that_kuberay_has_not_freed_cost_until_now() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.builders import UID, a_progress, a_ray_job, a_run, pods
+from support.builders import UID, a_progress, a_ray_job, a_run, pods, unix
 from support.reconciled import begins, in_the_way, reconcile, then
 from trainingrun.api.status import RestoredFrom, RunStatus
 from trainingrun.reconciling import Observed, Plan
@@ -122,6 +122,28 @@ def test_the_status_shows_the_step_that_was_restored_and_the_event_from_where() 
     resumed = a_progress(fencing_token=2, resumed_from_step=50, step=51)
     again = reconcile(replace(own, progress=resumed), 120)
     assert again.status.restored_from == RestoredFrom(uri=FOLDER, step=40)
+
+
+@pytest.mark.parametrize(("step", "restarts"), [(100_010, 1), (100_049, 1), (100_050, 0)])
+def test_the_steps_of_another_run_fill_no_budget(step: int, restarts: int) -> None:
+    wanted = {"uri": "s3://runs/team-a", "restoreFrom": {"uri": FOLDER}}
+    found = then(Observed(a_run(storage=wanted, failures={"refillAfterSteps": 50})))
+    begun = then(found, 61, ray_jobs=(a_ray_job(status="RUNNING"),), pods=pods())
+    error = {"kind": "Application", "message": "ValueError: x"}
+    failed = a_progress(state="Failed", step=0, step_time=None, failure=error)
+    ended = then(replace(begun, progress=failed), 70, ray_jobs=(), pods=(), progress=None)
+    assert ended.run.status.restarts == 1
+    again = then(ended, 100, ray_jobs=(a_ray_job(2, status="RUNNING"),), pods=pods(2))
+    restored = a_progress(
+        2,
+        step=step,
+        resumed_from_step=100_000,
+        restored_from=f"{FOLDER}/checkpoints/x",
+        checkpoint={"uri": "s3://x", "step": step, "time": unix(150)},
+    )
+    plan = reconcile(replace(again, progress=restored), 160)
+    assert plan.status.restarts == restarts
+    assert any(event.reason == "BudgetRefilled" for event in plan.events) is (restarts == 0)
 
 
 def test_a_source_that_was_not_found_is_never_rendered() -> None:

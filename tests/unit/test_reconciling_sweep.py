@@ -140,7 +140,7 @@ def test_ranks_of_a_trial_that_wait_for_others_are_said_while_the_other_trials_t
 def test_the_result_names_the_best_trial_and_its_config():
     table = a_table(TrialState.SUCCEEDED, TrialState.SUCCEEDED, best=2)
     done = ProgressResult(metrics={"loss": 0.1}, checkpoint_uri="s3://a", sweep=table)
-    found = result(a_progress(result=done, sweep=table), None)
+    found = result(a_progress(result=done, sweep=table))
     assert (found.trial, found.config, found.checkpoint_uri) == (2, {"lr": 0.2}, "s3://a")
 
 
@@ -156,17 +156,17 @@ def test_the_result_ranks_the_trials_that_were_trained_to_their_end_first():
         row.model_copy(update={"value": v}) for row, v in zip(table.trials, values, strict=True)
     ]
     done = ProgressResult(sweep=table.model_copy(update={"trials": rows}))
-    found = result(a_progress(result=done), None, a_run(sweep=SWEEP).spec.sweep).trials or []
+    found = result(a_progress(result=done), a_run(sweep=SWEEP).spec.sweep).trials or []
     assert [(one.number, one.value) for one in found] == [(2, 0.2), (1, 0.5), (3, 0.1)]
     most = {**SWEEP, "mode": "max"}
-    found = result(a_progress(result=done), None, a_run(sweep=most).spec.sweep).trials or []
+    found = result(a_progress(result=done), a_run(sweep=most).spec.sweep).trials or []
     assert [one.number for one in found] == [1, 2, 3]
 
 
 def test_the_result_of_a_large_sweep_has_twenty_trials():
     table = a_table(*[TrialState.SUCCEEDED] * 200, best=1, value=1.0)
     done = a_progress(result=ProgressResult(sweep=table))
-    found = result(done, None, a_run(sweep=SWEEP).spec.sweep).trials or []
+    found = result(done, a_run(sweep=SWEEP).spec.sweep).trials or []
     assert [one.number for one in found] == [*range(1, 21)], "of equal ones the first"
 
 

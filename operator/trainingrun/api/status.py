@@ -599,7 +599,8 @@ class RunStatus(Wire):
     sweep: SweepStatus | None = None
     """The trials of spec.sweep. Steps in status are then sums over all trials."""
     result: RunResult | None = None
-    """What a successful run leaves."""
+    """What a successful run leaves; where its driver's last document was not read, the run's folder
+    alone has that, and this has no metrics and no checkpoint."""
     report_uri: str | None = None
     """The page of the run that the last driver to end has written, `report.html` in the run's
     folder; none: none has ended and written one. A head that is lost writes none."""

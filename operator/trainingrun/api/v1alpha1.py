@@ -109,7 +109,8 @@ class RunSpec(Model):
     pod_template: PodTemplate = Field(default_factory=dict)
     """A PodTemplateSpec merged over those of head and workers alike, before their own. Of the
     containers ray-head and ray-worker, each is merged in its own pods alone. A list has at most 500
-    entries, a node selector 16 terms, and each of these 16 requirements."""
+    entries, a node selector 16 terms of 16,384 characters as JSON in all, and each of these 16
+    requirements."""
     storage: Storage
     """The bucket in which the run keeps its lease, checkpoints and result. Required, here or in
     TrainingDefaults."""

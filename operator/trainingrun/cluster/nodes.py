@@ -27,8 +27,8 @@ from .watches import Watch
 log = logging.getLogger(__name__)
 
 UNKNOWN_NODE_S = 5.0
-"""A node that pods name but that is not listed counts as gone after this: the event of a new node
-may come later than those of its first pod."""
+"""A node that pods name but that is not listed counts as gone after this, and until then as it was
+known before: the event of a new node may come later than those of its first pod."""
 REMEMBERED_NODES = 10_000
 """Nodes of runs that are remembered: labels and hostname of one that is gone say what was lost."""
 LEASE_NAMESPACE = "kube-node-lease"
@@ -69,7 +69,7 @@ class Nodes:
                 connected is not None and self._monotonic() - max(since, connected) > UNKNOWN_NODE_S
             )
             if not gone:
-                return None
+                return last[1] if last is not None else None
             known = last[1] if last is not None else NodeState(name, hostname=name)
             return replace(known, exists=False, ready=False, taints=(), allocatable={})
         if last is not None and last[0] is node:  # a run may have a thousand nodes

@@ -224,7 +224,7 @@ class Record:
         if table is not None:
             status["sweep"] = progress_status.sweep(table).to_dict()
         if progress.result is not None:
-            status["result"] = progress_status.result(progress, None).to_dict()
+            status["result"] = progress_status.result(progress).to_dict()
         if progress.report_uri is not None:
             status["reportUri"] = progress.report_uri
         self._status |= status

@@ -30,6 +30,9 @@ RAY_API = "ray.io/v1"
 OWNED_KINDS = ("RayJob", "RayCluster", "Pod")
 """Kinds of which a run has objects while an attempt is there."""
 
+ENDED_JOB = ("SUCCEEDED", "FAILED", "STOPPED")
+"""What Ray says of a job that has ended; KubeRay submits none a second time then."""
+
 
 class UnconfirmedAbsence(Exception):
     """A decision rests on the absence of objects, and the API server has not confirmed it yet."""
@@ -318,18 +321,20 @@ class ReconcileContext:
         return is_read and self.driver_has_answered(number)
 
     def driver_has_answered(self, number: int) -> bool:
-        """Whether the driver has answered lately, or nobody knows yet: one poll that fails does
-        not end a driver that saves, nor does an operator that has just begun to ask.
+        """Whether the driver has answered the last poll or lately, or nobody knows yet: one poll
+        that fails does not end a driver that saves, nor do polls that are far between, nor does an
+        operator that has just begun to ask.
         """
         progress, age_s = self.live_progress(number), self.observed.progress_age_s
         polled_s, patience_s = self.observed.progress_polled_s, self.settings.final_progress_s
         if self.progress(number) is None:
             return polled_s is not None and polled_s < patience_s
+        works = polled_s is not None and self.observed.progress_failing_s is None
         return (
             progress is not None
             and not progress.state.final
             and age_s is not None
-            and age_s < patience_s
+            and (works or age_s < patience_s)
         )
 
     def store_may_answer(self, number: int) -> bool:

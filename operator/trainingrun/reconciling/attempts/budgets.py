@@ -59,15 +59,17 @@ def record_charges(draft: StatusDraft, charged: frozenset[str]) -> Findings:
 def refill(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """Fill the budgets and rules after which the run has made progress for long enough.
 
-    Only what a checkpoint keeps is progress, as a step can be done again and again.
+    Only what a checkpoint keeps is progress, as a step can be done again and again; the steps of
+    the run that this one begins from are none.
     """
     failures, bookkeeping = context.run.spec.failures, draft.bookkeeping
     trained = goodput.total(bookkeeping).productive
-    why = {
-        name: reason
-        for name, at in bookkeeping.charged_at.items()
-        if (reason := progress_since(failures, at, bookkeeping.best_step, trained))
-    }
+    restored, why = draft.status.restored_from, {}
+    theirs = (restored.step if restored is not None else None) or 0
+    for name, at in bookkeeping.charged_at.items():
+        since = at.model_copy(update={"step": max(at.step, theirs)})
+        if reason := progress_since(failures, since, bookkeeping.best_step, trained):
+            why[name] = reason
     if not why:
         return Findings()
     full = {name: bookkeeping.forgiven.get(name, 0) + used(draft, name) for name in why}

@@ -21,7 +21,7 @@ from ...api.reasons import ConditionReason, EventReason
 from ...api.status import Attempt, LossReason
 from .. import pod_status
 from ..bookkeeping import OF_ONE_ATTEMPT, Bookkeeping, CountedDisruption
-from ..context import ReconcileContext
+from ..context import ENDED_JOB, ReconcileContext, job_status
 from ..diagnosis import stuck
 from ..findings import AttemptEnd, Blocker, Findings, RunFailure, StatusDraft
 from ..losses import avoided_nodes, capacity, out_of_memory
@@ -74,15 +74,16 @@ def ended(
     if context.deleted(attempt.number):
         message = f"RayJob {attempt.ray_job} was deleted by someone else"
         return Findings(end=AttemptEnd("Lost", LossReason.INFRASTRUCTURE_ERROR, message))
-    run_failure = retry_policy.exhausted(draft, context.run.spec, charged)
+    job = context.job(attempt.number)
+    done = job is not None and job_status(job) == "SUCCEEDED"  # whatever was lost besides
+    run_failure = None if done else retry_policy.exhausted(draft, context.run.spec, charged)
     if run_failure:
         out_of_budget = _out_of_budget(context, draft, run_failure)
         return Findings(end=out_of_budget, run_failure=run_failure)
-    job = context.job(attempt.number)
     if job is None:
         return Findings()  # unknown at present: that is not a loss
     findings = _by_ray_job(context, draft, attempt, job)
-    if findings.end:
+    if findings.end or done:
         return findings
     crash_loop = _by_crash_loop(context, draft, attempt)
     if crash_loop:
@@ -152,7 +153,7 @@ def _by_ray_job(
         refused = f"KubeRay refuses RayJob {attempt.ray_job}: {message}"
         run_failure = RunFailure(ConditionReason.REJECTED, refused)
         return Findings(end=AttemptEnd("Failed", None, refused), run_failure=run_failure)
-    if result not in ("SUCCEEDED", "FAILED", "STOPPED") and deployment != "Failed":
+    if result not in ENDED_JOB and deployment != "Failed":
         return Findings(bookkeeping={"end_seen": None} if draft.bookkeeping.end_seen else {})
     end_seen = draft.bookkeeping.end_seen or written(context.now)
     changes = {"end_seen": end_seen}

@@ -10,14 +10,11 @@ from datetime import datetime, timedelta
 
 from ...api.reasons import ConditionReason
 from .. import pod_status
-from ..context import ReconcileContext, job_status
+from ..context import ENDED_JOB, ReconcileContext, job_status
 from ..findings import Blocker, Findings, StatusDraft
 from ..model import Object
 from ..texts import parsed, written
 from . import ending
-
-_ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
-"""What Ray says of a job that has ended; KubeRay submits none a second time then."""
 
 
 def keep_pods(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
@@ -53,7 +50,7 @@ def keep_pods(context: ReconcileContext, draft: StatusDraft) -> Findings | None:
 
 
 def _is_over(job: Object) -> bool:
-    return job_status(job) in _ENDED
+    return job_status(job) in ENDED_JOB
 
 
 def _driver_has_ended(

@@ -191,9 +191,7 @@ def succeed(context: ReconcileContext, draft: StatusDraft, attempt: int) -> Find
     """End the run with that attempt's result."""
     ended = _ended_at(context, attempt)
     spent = goodput.until_the_end(context, draft, attempt, ended)
-    result = progress_status.result(
-        context.progress(attempt), draft.status.checkpoint, context.run.spec.sweep
-    )
+    result = progress_status.result(context.progress(attempt), context.run.spec.sweep)
     return Findings(
         status={**spent.status, "completion_time": written(ended), "result": result},
         bookkeeping=spent.bookkeeping,

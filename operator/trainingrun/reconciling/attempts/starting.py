@@ -31,13 +31,11 @@ def adopt(context: ReconcileContext, draft: StatusDraft) -> Findings:
     """
     if draft.status.running_attempt:
         return Findings()
-    # Pods count too: someone may have deleted the RayJob meanwhile, and its number was used.
     newest, last = context.newest_number(), draft.status.attempt
     entered = any(attempt.number == newest for attempt in draft.status.attempts)
     if not newest or newest < last or entered:  # an entry may have been edited away
         return Findings()
-    job = context.job(newest)
-    created_at = (pod_status.created(job) if job else None) or context.now
+    created_at = pod_status.created(context.own_jobs[newest]) or context.now
     return _begun(context, draft, newest, written(created_at))
 
 

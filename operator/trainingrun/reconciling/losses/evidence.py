@@ -24,7 +24,7 @@ from ...api.reasons import EventReason
 from ...api.status import Attempt, LossReason
 from .. import pod_status
 from ..bookkeeping import Bookkeeping
-from ..context import ReconcileContext
+from ..context import ReconcileContext, job_ended_at
 from ..findings import Findings, StatusDraft
 from ..model import EventType, Object, RunEvent
 from ..texts import from_unix, short, written
@@ -124,7 +124,7 @@ def _record_head(context: ReconcileContext, losses: Losses, attempt: int) -> Non
     here = {pod_status.uid(pod) for pod in context.index(attempt).heads}
     # A head that told of its driver's end outlived it: KubeRay frees the pods of an ended RayJob,
     # and an operator that was away meanwhile finds neither them nor the driver's document.
-    outlived = signs.driver_exit_code(context.job(attempt)) is not None
+    outlived = signs.driver_has_ended(context.job(attempt))
     if (
         known is not None
         and known not in here
@@ -192,6 +192,8 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         return
     if reason is LossReason.PREEMPTED and node is None:
         return  # it has done nothing yet, and is made anew, for other nodes
+    if reason is LossReason.PREEMPTED and _outlived_driver(context, attempt, pod):
+        return  # KubeRay frees the pods of an ended RayJob
     uid, name = pod_status.uid(pod), pod_status.name(pod)
     if name in context.removed_pods(attempt) and uid not in losses:
         losses.explain(pod, reason)  # KubeRay deletes it on request, before the training
@@ -233,6 +235,13 @@ def _record_pod(context: ReconcileContext, losses: Losses, attempt: int, pod: Ob
         created_at=None if spared else pod_status.creation_text(pod) or None,
         facts=signs.facts(pod),
     )
+
+
+def _outlived_driver(context: ReconcileContext, attempt: int, pod: Object) -> bool:
+    """Whether the pod's deletion was requested once its driver had ended."""
+    job, requested = context.job(attempt), pod_status.deletion_requested_at(pod)
+    ended = job_ended_at(job) if signs.driver_has_ended(job) else None
+    return ended is not None and requested is not None and requested > ended
 
 
 def _waited(

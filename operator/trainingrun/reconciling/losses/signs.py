@@ -9,7 +9,7 @@ from trainingrun_protocol.failure_rules import MOST_REASONS, FailureFacts
 
 from ...api.status import LossReason
 from .. import pod_status
-from ..context import ReconcileContext
+from ..context import ReconcileContext, job_status
 from ..model import NodeState, Object
 from ..texts import parsed
 from . import out_of_memory
@@ -126,6 +126,11 @@ def driver_exit_code(job: Object | None) -> int | None:
     found = _EXIT_CODE.search(message)
     code = int(found.group(1)) if found else None
     return 128 - code if code is not None and code < 0 else code
+
+
+def driver_has_ended(job: Object | None) -> bool:
+    """Whether Ray on the head told KubeRay how the driver ended: of success it gives no code."""
+    return driver_exit_code(job) is not None or job_status(job or {}) == "SUCCEEDED"
 
 
 def is_refused(pod: Object) -> bool:

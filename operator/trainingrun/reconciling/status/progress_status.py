@@ -116,17 +116,16 @@ def metrics(reported: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def result(
-    progress: Progress | None, newest: CheckpointStatus | None, settings: Sweep | None = None
-) -> RunResult:
-    """status.result, from the driver's final progress and the newest checkpoint in the status."""
+def result(progress: Progress | None, settings: Sweep | None = None) -> RunResult:
+    """status.result, from the driver's final document alone: what is known from before it may be
+    older than the result.
+    """
     reported = progress.result if progress else None
     table = reported.sweep if reported else None
     best = next((one for one in table.trials if one.number == table.best), None) if table else None
     return RunResult(
-        metrics=metrics(reported.metrics if reported else progress.metrics if progress else {}),
-        checkpoint_uri=_uri(reported.checkpoint_uri if reported else None)
-        or (newest and newest.uri),
+        metrics=metrics(reported.metrics if reported else {}),
+        checkpoint_uri=_uri(reported.checkpoint_uri if reported else None),
         best_checkpoint_uri=_uri(reported.best_checkpoint_uri if reported else None),
         trial=best.number if best else None,
         config=metrics(best.config) if best else None,
