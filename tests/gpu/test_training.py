@@ -83,6 +83,15 @@ def test_a_run_that_is_suspended_and_resumed_ends_with_the_weights_of_one_that_w
     )
 
 
+def test_what_an_object_of_the_users_own_has_on_the_gpu_comes_back_there(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    run = a_run(ray, tmp_path / "run", workers=1, function="train_with_an_average")
+    assert run.drive(suspend_at=8) != 0, "it was not suspended"
+    assert run.drive() == 0, run.log()
+    assert run.steps() == list(range(20))
+
+
 def test_a_kernel_without_end_is_a_hang_and_costs_no_step(ray: LocalRay, tmp_path: Path) -> None:
     run = a_run(ray, tmp_path / "run", meets="a kernel without end")
     run.contract = run.contract.model_copy(update={"hang": ContractHang(after_seconds=8)})

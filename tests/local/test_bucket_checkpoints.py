@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,8 @@ from trainingrun_runtime.store.manifest import (
     digest_folder,
 )
 from trainingrun_runtime.store.retention import sweep
-from trainingrun_runtime.store.storage_errors import AbsentError, UnusableError
+from trainingrun_runtime.store.storage_errors import AbsentError, UnreachableError, UnusableError
+from trainingrun_runtime.store.storage_retry import StorageRetry
 from trainingrun_runtime.store.verification import newest_intact, verify
 
 
@@ -202,6 +204,51 @@ def test_a_listed_manifest_that_the_store_keeps_denying_is_reported(
     assert [one.reason for one in skipped] == [
         f"{newest.key} cannot be read: it is listed, and the store answers that there is none"
     ]
+
+
+def test_manifests_and_later_metrics_are_read_many_at_once_and_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other a thousand of them would take half a minute, at each recovery."""
+    bucket = Bucket.open((tmp_path / "run").as_uri())
+    first = saved(bucket, tmp_path, step=1)
+    for index in range(1, 101):
+        one = first.model_copy(update={"index": index})
+        bucket.put(one.key, one.model_dump_json(by_alias=True).encode())
+        manifest.add_metrics(bucket, one.name, 1, {"accuracy": index})
+    under_way, most, get = set[str](), {"manifests": 0, "metrics": 0}, Bucket.get
+
+    def slow(self: Bucket, key: str) -> bytes | None:
+        under_way.add(key)
+        folder = key.partition("/")[0]
+        most[folder] = max(most[folder], len(under_way))
+        time.sleep(0.01)
+        under_way.remove(key)
+        return get(self, key)
+
+    monkeypatch.setattr(Bucket, "get", slow)
+    found = [(one.index, one.metrics["accuracy"]) for one in committed(bucket)]
+    assert found == [(index, index) for index in range(1, 101)]
+    assert all(1 < count <= 16 for count in most.values()), most
+
+
+def test_a_store_that_goes_away_while_manifests_are_read_is_an_error(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [saved(bucket, tmp_path, step=10 * n, index=n) for n in (1, 2, 3)]
+    away, get = [made[1].key], type(bucket).get
+
+    def goes_away(self: Bucket, key: str) -> bytes | None:
+        if key in away:
+            away.remove(key)
+            raise UnreachableError("the store cannot be reached")
+        return get(self, key)
+
+    monkeypatch.setattr(type(bucket), "get", goes_away)
+    told: list[str | None] = []
+    retry = StorageRetry(told.append, sleep=lambda _: None)
+    assert retry(lambda: committed(bucket)) == made
+    assert told == ["the store cannot be reached", None]
 
 
 def test_a_manifest_under_another_name_does_not_count(bucket: Bucket, tmp_path: Path) -> None:

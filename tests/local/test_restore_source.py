@@ -150,6 +150,17 @@ def test_a_step_that_is_damaged_is_a_sentence_and_no_other_step_takes_its_place(
         find(wanted(step=20))
 
 
+def test_a_step_that_another_version_has_written_is_not_told_as_missing(
+    source: Bucket, wanted: Source, tmp_path: Path
+) -> None:
+    made = saved(source, tmp_path, step=20)
+    later = (source.get(made.key) or b"").replace(b'"version":2', b'"version":3')
+    source.put(made.key, later)
+    with pytest.raises(NothingToRestore) as refused:
+        find(wanted(step=20))
+    assert "cannot be read: it has version 3 of its format; go on with" in str(refused.value)
+
+
 def test_a_run_without_any_intact_checkpoint_is_a_sentence(
     source: Bucket, wanted: Source, tmp_path: Path
 ) -> None:

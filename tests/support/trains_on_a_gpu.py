@@ -64,6 +64,39 @@ def train(config: dict[str, Any]) -> None:
     session.finish(weights_sha256=weights_sha256(model))
 
 
+class Average:
+    """Of a model's weights, where they are; it keeps the tensor that it is given back."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        self._weights = weights.detach().clone()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"weights": self._weights}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self._weights = state["weights"]
+
+    def add(self, weights: torch.Tensor) -> float:
+        """Its mean then; an error where they are not on one device."""
+        return float(self._weights.lerp_(weights.detach(), 0.1).mean())
+
+
+def train_with_an_average(config: dict[str, Any]) -> None:
+    """A model, and an object of the user's own that has a tensor beside it."""
+    seed_everything(0)
+    device = get_device()
+    model = nn.Linear(FEATURES, 1).to(device)
+    optimizer, average = torch.optim.SGD(model.parameters(), lr=0.001), Average(model.weight)
+    session = Session(seed=0, model=model, optimizer=optimizer, average=average)
+    for step in session.steps(20):
+        optimizer.zero_grad()
+        model(torch.ones(8, FEATURES, device=device)).square().mean().backward()
+        optimizer.step()
+        session.report(mean=average.add(model.weight))
+        step_done(0, step, config)
+    session.finish()
+
+
 def _meet(config: dict[str, Any]) -> None:
     match config.get("meets"):
         case "full memory":

@@ -293,6 +293,62 @@ def test_what_a_lost_worker_group_has_not_uploaded_whole_goes_with_a_commit_of_t
     assert folders(driver) == [named(1, 1), named(3, 2), named(5, 3)]
 
 
+def test_what_a_lost_worker_group_has_left_goes_once_the_next_one_begins(tmp_path: Path) -> None:
+    """In a store without room for more the next one has no commit while it is there."""
+    driver = Driver(tmp_path, keep=2)
+    driver.processes(*(uploaded(driver.bucket, step, named(step, group=1)) for step in (1, 2)))
+    uploaded(driver.bucket, 3, named(3, group=1))
+    driver.processes()
+    assert named(3, 1) in folders(driver), "it is being uploaded"
+    driver.group = 2
+    uploaded(driver.bucket, 4, named(4, group=2))
+    driver.processes()
+    assert folders(driver) == [named(1, 1), named(2, 1), named(4, 2)]
+
+
+def test_no_committed_checkpoint_goes_before_a_commit_of_the_next_worker_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the one that the group restores, where the newest is damaged."""
+    driver = Driver(tmp_path, keep=1)
+    driver.processes(uploaded(driver.bucket, 1, named(1, group=1)))
+    wrong(monkeypatch, "list", "manifests", lambda found: found[:-1], times=1)
+    driver.processes(uploaded(driver.bucket, 2, named(2, group=1)))
+    assert folders(driver) == [named(1, 1), named(2, 1)], "the store's wrong answer kept it"
+    driver.group = 2
+    uploaded(driver.bucket, 3, named(3, group=1))
+    driver.processes()
+    assert folders(driver) == [named(1, 1), named(2, 1)]
+    driver.processes(uploaded(driver.bucket, 4, named(4, group=2)))
+    assert folders(driver) == [named(4, 2)]
+
+
+def test_a_driver_without_a_commit_does_not_sweep_for_a_new_worker_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would delete nothing, and read all manifests while the ranks restore one."""
+    driver, swept = Driver(tmp_path), list[Any]()
+    monkeypatch.setattr(Committer, "sweep", lambda self, **how: swept.append(how))
+    driver.group = 2
+    driver.processes()
+    assert swept == []
+
+
+def test_a_sweep_for_a_new_worker_group_that_fails_is_made_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, now = Driver(tmp_path), [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    driver.processes(uploaded(driver.bucket, 1, named(1, group=1)))
+    uploaded(driver.bucket, 2, named(2, group=1))
+    driver.group = 2
+    wrong(monkeypatch, "list", "manifests", lambda found: found[:-1], times=1)
+    for seconds, left in ((0, [1, 2]), (29, [1, 2]), (2, [1])):
+        now[0] += seconds
+        driver.processes()
+        assert folders(driver) == [named(step, 1) for step in left]
+
+
 def test_an_upload_of_a_former_worker_group_that_waits_for_its_commit_stays(tmp_path: Path) -> None:
     """As the last step, which survivors have saved when the next group begins."""
     driver = Driver(tmp_path)

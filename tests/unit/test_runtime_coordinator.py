@@ -540,6 +540,36 @@ def test_metrics_that_come_after_their_upload_wait_behind_it(coordinator: Coordi
     assert coordinator.next_upload(0) == second
 
 
+def test_many_reports_between_two_loops_are_one_job_behind_the_one_under_way(
+    coordinator: Coordinator,
+):
+    """Each job makes some 20 requests of the store, and uploads wait behind it."""
+    coordinator.group_started(2, 10, [])
+    for number in range(500):
+        coordinator.measured(10, {"accuracy": number, f"of class {number % 3}": number})
+    assert coordinator.uploads_waiting() == 2
+    first = coordinator.next_upload(0)
+    assert first == LateMetrics(10, {"accuracy": 0, "of class 0": 0})
+    coordinator.attached(first)
+    rest = {"accuracy": 499, "of class 0": 498, "of class 1": 499, "of class 2": 497}
+    assert coordinator.next_upload(0) == LateMetrics(10, rest)
+    coordinator.measured(10, {"loss": 0.1})  # the rest is being added by now
+    assert coordinator.uploads_waiting() == 2
+
+
+def test_metrics_are_merged_with_the_last_ones_of_the_queue_alone(coordinator: Coordinator):
+    """The step may have been made again: they are those of its newest checkpoint."""
+    coordinator.group_started(2, 10, [])
+    again = an_upload(10, 1)
+    coordinator.measured(10, {"accuracy": 0.1})
+    coordinator.uploaded(again)
+    for step, accuracy in ((10, 0.2), (9, 0.3), (10, 0.4)):
+        coordinator.measured(step, {"accuracy": accuracy})
+    assert coordinator.uploads_waiting() == 5
+    coordinator.attached(LateMetrics(10, {"accuracy": 0.1}))
+    assert coordinator.next_upload(0) == again
+
+
 def test_an_evaluation_that_is_done_again_is_of_the_restored_checkpoint(coordinator: Coordinator):
     coordinator.group_started(2, 0, [])
     coordinator.measured(10, {"accuracy": 0.7})  # its upload ended with the worker group

@@ -31,7 +31,7 @@ from support.sharded_models import (
     tensors,
     whole_model,
 )
-from trainingrun_runtime.checkpoints import snapshot, state_comparison
+from trainingrun_runtime.checkpoints import sharded_state, snapshot, state_comparison
 from trainingrun_runtime.checkpoints.downloads import LocalFiles
 from trainingrun_runtime.checkpoints.encoding import NotSavable
 from trainingrun_runtime.checkpoints.gradients import AccumulatedGradients
@@ -236,6 +236,63 @@ def test_a_layout_that_cannot_be_saved_is_refused(
         )
         with pytest.raises(NotSavable, match=said):
             snapshot.encoded({"it": Holder(part)}, {"it"})
+
+
+def test_a_description_names_the_device_of_a_tensor_that_is_not_on_the_cpu() -> None:
+    def device(tensor: torch.Tensor, file: str | None = "state-0.safetensors") -> Any:
+        found = sharded_state.described("it.state", tensor, file)
+        said = sharded_state.read_description(found)
+        assert said is not None
+        assert said.device == found.get("device")
+        return said.device
+
+    assert device(torch.zeros(2, device="meta")) == "meta"
+    assert device(torch.zeros(2)) is None
+    assert device(torch.zeros(2, device="meta"), file=None) is None, "this run's DTensor has one"
+
+
+@pytest.mark.parametrize(("gpu", "asked"), [(True, ["average.state", "optimizer.lr"]), (False, [])])
+def test_what_was_on_a_gpu_is_put_back_on_one_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, asked: list[str]
+) -> None:
+    """A model copies it into its own tensors, and an optimizer to where its parameters are."""
+
+    def objects(rank: int, values: float = 1.0) -> dict[str, Any]:
+        model = torch.nn.Linear(2, 3)
+        rate = torch.tensor(values)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=False, foreach=False)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        average, alone = Holder(torch.full((4, 5), values).t()), Holder(torch.tensor(values))
+        return {"model": model, "optimizer": optimizer, "average": average, "alone": alone}
+
+    on_a_gpu = {(3, 2): "model", (5, 4): "average.state", (): "optimizer.lr"}
+    described = sharded_state.described
+
+    def from_a_gpu(key: str, tensor: torch.Tensor, file: str | None = None) -> dict[str, Any]:
+        own = key == "alone.state"
+        return described(key, tensor, file) | ({} if own else {"device": "cuda"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_comparison, "described", from_a_gpu)
+        save(tmp_path, 1, objects)
+    moved, to = list[str](), torch.Tensor.to
+
+    def move(self: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        if args == ("cuda",):
+            moved.append(on_a_gpu[tuple(self.shape)])
+            return to(self, "cpu", copy=True)
+        return to(self, *args, **options)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.Tensor, "to", move)
+    with one_rank(0, 1):
+        found = objects(0, values=2.0)
+        snapshot.restore(LocalFiles(tmp_path), found, 0, 1)
+    assert sorted(moved) == asked
+    assert found["average"].state.equal(torch.ones(5, 4))
+    assert found["average"].state.stride() == (1, 5)
+    assert found["alone"].state == found["optimizer"].param_groups[0]["lr"] == 1
 
 
 class SeveralOptimizers:

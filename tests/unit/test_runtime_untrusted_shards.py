@@ -313,6 +313,7 @@ def test_a_missing_file_of_what_all_ranks_hold_is_refused(two_ranks: Path) -> No
         pytest.param({"file": "../x"}, "does not say which tensor", id="a file that is a path"),
         pytest.param({"file": 1}, "does not say which tensor", id="a file that is a number"),
         pytest.param({"order": [0, 0]}, "does not say which tensor", id="no order"),
+        pytest.param({"device": 1}, "does not say which tensor", id="a device that is a number"),
         pytest.param({"dtype": "int8"}, "of type torch.float32", id="another type"),
         pytest.param({"key": "model.bias"}, "names model.bias for two", id="another tensor's key"),
         pytest.param({"key": "../x"}, r"has no part of \.\./x", id="a path"),

@@ -70,9 +70,14 @@ def filled(
     for name, tree in trees.items():
         thing = objects[name]
         places = _places(name, thing, tree) if has_shards(tree) or _is_laid_out(thing) else {}
+        slots = _slots_of(name, thing) if isinstance(thing, Optimizer) else {}
 
         def fill(
-            place: str, value: Any, places: Mapping[str, Any] = places, thing: Stateful = thing
+            place: str,
+            value: Any,
+            places: Mapping[str, Any] = places,
+            slots: Mapping[str, Any] = slots,
+            thing: Stateful = thing,
         ) -> Any:
             target = places.get(place)
             if not is_description(value):
@@ -85,7 +90,10 @@ def filled(
             said = _said(place, value)
             if said.file is not None and not is_sharded(target):
                 # A model copies it into its own tensors, others may keep it, and with it the file.
-                return whole.read(place, said, kept=not isinstance(thing, torch.nn.Module))
+                kept = not isinstance(thing, torch.nn.Module)
+                # PyTorch moves what an optimizer has for a parameter to where the parameter is.
+                own = kept and _slot(place, slots) is None
+                return whole.read(place, said, kept=kept, on_device=own)
             _require_new(said, targets)
             targets[said.key] = _target(place, said, target)
             return targets[said.key].tensor
@@ -257,13 +265,16 @@ class _WholeTensors:
     def __init__(self, files: RestoredFiles) -> None:
         self._files, self._opened = files, dict[str, tensor_files.TensorsOfFile]()
 
-    def read(self, place: str, said: Description, *, kept: bool) -> torch.Tensor:
+    def read(
+        self, place: str, said: Description, *, kept: bool, on_device: bool = False
+    ) -> torch.Tensor:
         """A tensor.
 
         Args:
             place: in the saved states.
             said: what the states say of it.
             kept: whether it is needed longer than the file.
+            on_device: whether it comes back on a GPU if it was on one; only where it is kept.
 
         Raises:
             DamagedFiles: it is not in the file that should have it, or is another one.
@@ -273,7 +284,8 @@ class _WholeTensors:
         with readable(f"{place} in {name}"):
             found = self._opened[name].tensor(said.key)
         if kept:
-            found = found.clone()
+            on_gpu = on_device and said.device == "cuda" and torch.cuda.is_available()
+            found = found.to("cuda") if on_gpu else found.clone()
             self._opened[name].release(said.key)
         return found if said.order is None else _in_order(found, said.order)
 

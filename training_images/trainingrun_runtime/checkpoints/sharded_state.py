@@ -45,6 +45,8 @@ class Description(NamedTuple):
     """The file that has it whole; None: the ranks' files have parts of it."""
     order: tuple[int, ...] | None
     """Its dimensions from the outermost one in memory, where that is not their own order."""
+    device: str | None
+    """The kind of device that had it, of a tensor in a file; None: the CPU."""
 
 
 def is_sharded(value: object) -> bool:
@@ -64,6 +66,8 @@ def described(key: str, tensor: torch.Tensor, file: str | None = None) -> dict[s
     found = {TAG: DESCRIBED, "key": key, "shape": list(tensor.shape), "dtype": dtype}
     if file is not None:
         found["file"] = file
+        if not tensor.is_cpu:
+            found["device"] = tensor.device.type  # without its number, which differs by rank
         if not tensor.is_contiguous():
             strides = tensor.stride()
             order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
@@ -80,6 +84,7 @@ def read_description(value: Mapping[str, Any]) -> Description | None:
     """
     read: Any = value.get
     key, shape, dtype, file, order = map(read, ("key", "shape", "dtype", "file", "order"))
+    device = read("device")
     kind = _type(dtype) if isinstance(dtype, str) else None
     numbers = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not (isinstance(key, str) and numbers and isinstance(kind, torch.dtype)):
@@ -92,7 +97,9 @@ def read_description(value: Mapping[str, Any]) -> Description | None:
         and sorted(order) == list(range(len(shape)))
     ):
         return None
-    return Description(key, tuple(shape), kind, file, tuple(order) if order else None)
+    if device is not None and not isinstance(device, str):
+        return None
+    return Description(key, tuple(shape), kind, file, tuple(order) if order else None, device)
 
 
 def _type(name: str) -> Any:

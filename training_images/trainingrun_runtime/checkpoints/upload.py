@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from . import snapshot
 from .background import behind_training
 from .encoding import tensors
 from .tensor_files import TensorFile
+
+T = TypeVar("T")
 
 _PIECE = 2**18
 """Bytes that are copied at once: between two pieces a thread that trains may have to wait for
@@ -61,7 +63,7 @@ class CheckpointUpload:
         before_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._step, self._files, self._bucket, self._rank = step, files, bucket, rank
-        self._retry, self._before_end = retry, before_end
+        self._retry, self._before_end = _TimedRetry(retry), before_end
         # Ray asks for one; what is uploaded is not in it.
         self._empty = tempfile.TemporaryDirectory(prefix="checkpoint-", ignore_cleanup_errors=True)
         self.folder = self._empty.name
@@ -83,7 +85,8 @@ class CheckpointUpload:
             self._empty.cleanup()
             self._before_end()
         finally:
-            self._seconds = time.monotonic() - self._began
+            # An outage that is over says nothing of how long the next one will take.
+            self._seconds = time.monotonic() - self._began - self._retry.failed_s
             self._finished.set()
         return SessionCheckpoint(uploaded.path, uploaded.filesystem, self._step)
 
@@ -94,7 +97,7 @@ class CheckpointUpload:
 
     @property
     def seconds_so_far(self) -> float:
-        """What it took since the state was copied, or has taken by now."""
+        """Since the state was copied; once it has ended, without the tries that failed."""
         return time.monotonic() - self._began if self._seconds is None else self._seconds
 
     def wait(self) -> None:
@@ -102,12 +105,34 @@ class CheckpointUpload:
         self._finished.wait()
 
 
+class _TimedRetry:
+    """A retry that notes for how long the store has taken nothing."""
+
+    def __init__(self, retry: StorageRetry) -> None:
+        self._retry = retry
+        self.failed_s = 0.0
+        """Seconds of tries that failed, and between them."""
+
+    def __call__(self, request: Callable[[], T]) -> T:
+        began = last = time.monotonic()
+
+        def attempt() -> T:
+            nonlocal last
+            last = time.monotonic()
+            return request()
+
+        try:
+            return self._retry(attempt)
+        finally:
+            self.failed_s += last - began
+
+
 def upload(
     bucket: Bucket,
     folder: str,
     files: Mapping[str, Any],
     rank: int,
-    retry: StorageRetry,
+    retry: StorageRetry | _TimedRetry,
 ) -> None:
     """Upload a rank's files of a checkpoint, and then their digests.
 

@@ -99,6 +99,12 @@ class Checkpoints:
             if command is not Command.RESIZE or self.newest_is_committed():
                 self._command = max(self._command, command)
 
+    def withdraw(self) -> None:
+        """Ray's controller: no larger worker group can follow any longer."""
+        with self._changed:
+            if self._command is Command.RESIZE:
+                self._command = Command.NONE
+
     @property
     def command(self) -> Command:
         """What applies now."""
@@ -125,6 +131,12 @@ class Checkpoints:
         with self._changed:
             if step > self.saved_step:
                 self._early[step] = {**self._early.get(step, {}), **metrics}
+                return
+            # Each is some 20 requests of the driver, and code may report many before the next step.
+            # The first one is left as it is: the driver may have it.
+            last = self._waiting[-1] if len(self._waiting) > 1 else None
+            if isinstance(last, LateMetrics) and (last.step, last.path) == (step, None):
+                self._waiting[-1] = replace(last, metrics={**last.metrics, **metrics})
             else:
                 self._add(LateMetrics(step, metrics))
 

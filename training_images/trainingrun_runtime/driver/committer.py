@@ -8,6 +8,7 @@ uploaded checkpoint stays in the queue until it is committed or abandoned.
 import json
 import logging
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -59,6 +60,7 @@ class Committer:
         self._left: list[Manifest] = []  # of which a sweep may have deleted the manifest alone
         self._written: dict[str, Manifest] = {}  # by key; see `retention.require_listed`
         self._sweeping = threading.Lock()
+        self._swept_group, self._next_sweep = 0, 0.0
         self.failure: StorageError | None = None
         """Why the newest upload with files was not committed; none: it was, or it is still in the
         queue."""
@@ -89,8 +91,10 @@ class Committer:
                     self._attach(upload)
                 elif upload is not None:
                     self._commit(upload)
-                elif time.monotonic() >= self._reports_due:
-                    self._write_reports_once()
+                else:
+                    self._sweep_for_a_new_group()
+                    if time.monotonic() >= self._reports_due:
+                        self._write_reports_once()
             except ray.exceptions.RayActorError as error:
                 log.error("the coordinator has ended: %s", error)
                 return  # the driver's own calls fail too, and end the attempt
@@ -230,24 +234,40 @@ class Committer:
             best_order=checkpoints.best_order,
         )
 
-    def sweep(self, *, at_end: bool = False) -> None:
+    def _sweep_for_a_new_group(self) -> None:
+        """Delete what a lost worker group has not uploaded whole, once another one trains.
+
+        Not with its first commit alone, for which a full store may have no room until then.
+        """
+        if not self._written or time.monotonic() < self._next_sweep:
+            return  # without a commit of its own this driver deletes nothing
+        group, _ = ray.get(self._coordinator.in_use.remote())
+        if group != self._swept_group:
+            self._next_sweep = time.monotonic() + _REPORTS_S  # where this one fails
+            self.sweep(expire=False)
+
+    def sweep(self, *, at_end: bool = False, expire: bool = True) -> None:
         """Delete what no checkpoint needs, of this driver's uncommitted folders those of worker
         groups before the one that trains; `at_end` none trains any more.
+
+        Committed checkpoints stay without `expire`: a group that begins may restore one of them.
         """
         with self._sweeping:
             try:
                 # A superseded driver deletes nothing: the new one may be restoring it.
                 self._lease.require()
                 group, used = ray.get(self._coordinator.in_use.remote())
+                rule = self.checkpoints
                 retention.sweep(
                     self._bucket,
                     self._lease.fencing_token,
-                    self.checkpoints,
+                    rule if expire else rule.model_copy(update={"keep": sys.maxsize}),
                     {self._bucket.key_of(path) for path in used},
                     self._left,
                     math.inf if at_end else group,
                     self._written,
                 )
+                self._swept_group = group
             except Exception as error:  # the next sweep removes them
                 log.warning("old checkpoints were not removed: %s", error)
 

@@ -13,7 +13,8 @@ several, the one with the highest token counts.
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,6 +43,8 @@ _LARGEST_METRICS = 2**20
 """Bytes of an object with such metrics; a larger one is not read."""
 _PIECE = 2**22
 """Bytes that are read at once: between two pieces a thread that trains may have to wait."""
+_AT_ONCE = 16
+"""Objects that are asked for at once: a run may keep a thousand, and an answer take 30 ms."""
 
 _KEY = re.compile(rf"{FOLDER}/\d{{6,18}}-\d{{6,18}}\.json", re.ASCII)
 
@@ -235,13 +238,14 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
 
     Its metrics are those that were reported with the checkpoint and later.
     """
-    late = _late_metrics(bucket)
+    late, entries = _late_metrics(bucket), listed(bucket)
+    contents = _contents(bucket, (entry.key for entry in entries if entry.size <= LARGEST))
     found: list[tuple[str, Manifest | str]] = []
-    for entry in listed(bucket):
+    for entry in entries:
         if entry.size > LARGEST:
             found.append((entry.key, f"it has {entry.size} bytes, more than a manifest may have"))
             continue
-        content = bucket.get(entry.key)
+        content = contents[entry.key]
         if content is None and all(still.key != entry.key for still in listed(bucket)):
             continue  # a sweep removed it between the two requests
         # A store may say once that there is none: an older checkpoint would be restored for it.
@@ -267,6 +271,13 @@ def read_all(bucket: Bucket) -> list[tuple[str, Manifest | str]]:
     return found
 
 
+def _contents(bucket: Bucket, keys: Iterable[str]) -> dict[str, bytes | None]:
+    """What `Bucket.get` returns for each of these keys."""
+    names = list(keys)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(names, pool.map(bucket.get, names), strict=True))
+
+
 def add_metrics(
     bucket: Bucket, manifest: str, fencing_token: int, metrics: Mapping[str, Any]
 ) -> None:
@@ -289,13 +300,15 @@ def add_metrics(
 def _late_metrics(bucket: Bucket) -> dict[str, dict[str, Any]]:
     """Metrics by the name of their manifest. What cannot be read is left out."""
     found: dict[str, dict[str, Any]] = {}
-    # Zero-padded tokens sort as they count.
+    keys = []
     for entry in bucket.list(METRICS_FOLDER):
         if entry.size > _LARGEST_METRICS:
             log.warning("%s has %d bytes; it is not read", bucket.uri(entry.key), entry.size)
-            continue
-        metrics = _metrics(bucket.get(entry.key), entry.key)
-        found.setdefault(_name_of_metrics(entry.key), {}).update(metrics)
+        else:
+            keys.append(entry.key)
+    # Zero-padded tokens sort as they count.
+    for key, content in _contents(bucket, keys).items():
+        found.setdefault(_name_of_metrics(key), {}).update(_metrics(content, key))
     return found
 
 

@@ -124,6 +124,7 @@ def find(
             f"storage.restoreFrom.step is {wanted.step}, and in {at} {damaged[0].reason}; choose "
             "another step, or leave step out for the newest intact checkpoint"
         )
+    _require_known(bucket, skipped)  # of which step it is, is unknown
     if skipped and wanted.step is None:
         raise NothingToRestore(
             f"storage.restoreFrom: no checkpoint in {at} is intact ({skipped[0].reason}); begin "
