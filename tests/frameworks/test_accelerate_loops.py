@@ -125,6 +125,30 @@ def test_a_resumed_run_takes_the_batches_that_are_left_in_the_same_order(
     assert resumed == {step: undisturbed[step] for step in range(6, 12)}
 
 
+def test_a_checkpoint_of_other_workers_is_refused_within_an_epoch_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With others the batches that are left out by their number are of other samples."""
+
+    def train(epochs: int) -> list[int]:
+        session = Session()
+        found = [batch for _ in session.epochs(epochs) for batch in taken(session, a_loader(5))]
+        made.end()
+        return found
+
+    made = Run(monkeypatch, tmp_path, every_steps=1)
+    made.begin()
+    train(2)
+    (within,) = [each for each in made.checkpoints if each.position.step == 7]
+    done = made.checkpoints[-1]
+    made.begin(within, another_runs=True, ranks=2)
+    said = r"^the checkpoint of step 7 is of 2 workers within an epoch, and batches\(\) of an Acc"
+    with pytest.raises(ValueError, match=said):
+        train(3)
+    made.begin(done, another_runs=True, ranks=2)
+    assert train(3) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("seeded", [False, True])
 @pytest.mark.parametrize("kind", [WeightedRandomSampler, SubsetRandomSampler])
 def test_samples_that_are_drawn_anew_at_each_start_are_refused(

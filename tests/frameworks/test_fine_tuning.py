@@ -59,6 +59,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def test_each_line_of_the_data_is_a_text_also_with_separators_in_it(tmp_path: Path) -> None:
+    """JSON may have the separators of Unicode as they are, which are no ends of its lines."""
+    texts = [f"é{separator}{'word ' * 60}" for separator in "\u2028\u2029\x85"]
+    found = []
+    for number, (ascii_alone, end) in enumerate([(True, "\n"), (False, "\n"), (False, "\r\n\n")]):
+        file = tmp_path / f"{number}.jsonl"
+        lines = [json.dumps({"text": text}, ensure_ascii=ascii_alone) for text in texts]
+        file.write_bytes("".join(line + end for line in lines).encode())
+        found.append(language_model.blocks(Recipe(data=str(file))))
+    for train, held_out in found[1:]:
+        assert torch.equal(train, found[0][0])
+        assert torch.equal(held_out, found[0][1])
+
+
 def weights(run: Run, model: Any) -> dict[str, torch.Tensor]:
     """Those of the newest checkpoint, in a model."""
     assert results.load(run.bucket.root, model).step == run.progress().step

@@ -111,6 +111,18 @@ def test_a_booster_continues_from_it_as_from_the_whole_state(kind: Any) -> None:
     assert continued[0] == continued[1]
 
 
+def test_the_best_round_of_then_is_kept_with_the_rounds() -> None:
+    training = XGBoost()
+    training.booster.set_attr(best_iteration=1, best_score=0.5)
+    state = training.kept.kept()
+    training.next_round()
+    training.booster.set_attr(best_iteration=ROUNDS, best_score=0.25)
+    restored = XGBoost(rounds=0).kept
+    restored.load_state_dict(state())
+    assert restored.booster.attributes() == {"best_iteration": "1", "best_score": "0.5"}
+    assert restored.booster.num_boosted_rounds() == ROUNDS
+
+
 def refreshed() -> XGBoost:
     """A booster of which each round has given new weights to a former round's trees."""
     training = XGBoost()

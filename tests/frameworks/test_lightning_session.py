@@ -97,15 +97,16 @@ def loader() -> DataLoader:
 def fit(
     *callbacks: pl.Callback,
     session: SessionCallback | None = None,
+    before: tuple[pl.Callback, ...] = (),
     module: Model | None = None,
     data: Any = None,
     **options: Any,
 ) -> Model:
-    """Train a model with a session; the model."""
+    """Train a model with a session, and with callbacks before and after it; the model."""
     module = module or Model()
     trainer = pl.Trainer(
         accelerator="cpu",
-        callbacks=[session or SessionCallback(seed=0), *callbacks],
+        callbacks=[*before, session or SessionCallback(seed=0), *callbacks],
         enable_checkpointing=any(isinstance(each, ModelCheckpoint) for each in callbacks),
         enable_progress_bar=any(isinstance(each, TQDMProgressBar) for each in callbacks),
         enable_model_summary=False,
@@ -282,6 +283,25 @@ def test_a_training_that_ended_within_an_epoch_goes_on_with_more_steps(
     assert module.trained == [step % STEPS for step in range(3, steps)]
 
 
+def test_a_checkpoint_of_other_workers_is_refused_within_an_epoch_alone(
+    run: Callable[..., Run],
+) -> None:
+    """With others the batches that are left out by their number are of other samples."""
+    process = run(every_steps=1)
+    process.begin()
+    fit(max_epochs=2)
+    process.end()
+    steps = [made.position.step for made in process.checkpoints]
+    at = dict(zip(steps, process.checkpoints, strict=True))
+    process.begin(at[STEPS + 2], another_runs=True, ranks=2)
+    said = "^the checkpoint of step 7 is of 2 workers within an epoch, and Lightning's loop leaves "
+    with pytest.raises(ValueError, match=said + ".* with 1 workers .*; begin with 2 workers, or"):
+        fit(max_epochs=3)
+    for step in (STEPS, 2 * STEPS):
+        process.begin(at[step], another_runs=True, ranks=2)
+        assert len(fit(max_epochs=3).trained) == 3 * STEPS - step
+
+
 class Stops(pl.Callback):
     """Calls the session's `stop()` within a step."""
 
@@ -400,23 +420,30 @@ def interrupted(
     lost_after: int,
     module: Callable[[], Model] = Model,
     callbacks: Callable[[], list[pl.Callback]] = list,
+    before_session: bool = False,
     **options: Any,
 ) -> tuple[Model, Model]:
     """The models of an undisturbed run, and of one that is lost after so many batches.
 
     Both end after as many steps.
     """
+
+    def trained(*last: pl.Callback) -> Model:
+        made = callbacks()
+        before, after = (made, []) if before_session else ([], made)
+        return fit(*after, *last, before=tuple(before), module=module(), **options)
+
     undisturbed = run()
     undisturbed.begin()
-    whole = fit(*callbacks(), module=module(), **options)
+    whole = trained()
     steps = undisturbed.end().position.step
 
     process = run(every_steps=1)
     process.begin()
     with pytest.raises(Lost):
-        fit(*callbacks(), Dies(lost_after), module=module(), **options)
+        trained(Dies(lost_after))
     process.begin(process.checkpoints[-1])
-    resumed = fit(*callbacks(), module=module(), **options)
+    resumed = trained()
     assert process.end().position.step == steps
     assert whole.trained[lost_after:] == resumed.trained
     return whole, resumed
@@ -461,6 +488,51 @@ def test_the_step_of_the_logs_goes_on_where_it_was(
     whole, resumed = interrupted(run, lost_after, max_epochs=2, val_check_interval=2)
     logged = [m.trainer.fit_loop.epoch_loop._batches_that_stepped for m in (resumed, whole)]
     assert logged == [2 * STEPS, 2 * STEPS]
+
+
+class Draws(pl.Callback):
+    """Counts the steps that begin, and draws a part of each."""
+
+    def __init__(self) -> None:
+        self.fits = self.begun = self.ended = 0
+
+    def on_fit_start(self, *_: Any) -> None:
+        self.fits += 1
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
+        self.begun += 1
+        with torch.no_grad():
+            pl_module.layer.bias.add_(torch.rand(1))
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.ended += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"begun": self.begun, "ended": self.ended}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("lost_after", [2, STEPS, STEPS + 2])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_other_callbacks_do_as_a_step_begins_is_part_of_that_step_in_each_order(
+    run: Callable[..., Run], first: bool, lost_after: int
+) -> None:
+    made: list[Draws] = []
+
+    def callbacks() -> list[pl.Callback]:
+        made.append(Draws())
+        return [made[-1]]
+
+    whole, resumed = interrupted(
+        run, lost_after, callbacks=callbacks, before_session=first, max_epochs=2
+    )
+    assert torch.equal(resumed.layer.bias, whole.layer.bias)
+    assert torch.equal(resumed.layer.weight, whole.layer.weight)
+    counted = [callback.state_dict() for callback in (made[0], made[-1])]
+    assert counted == [{"begun": 2 * STEPS, "ended": 2 * STEPS}] * 2
+    assert [callback.fits for callback in made] == [1, 1, 1]
 
 
 def test_early_stopping_knows_the_last_validation_before_a_loss(run: Callable[..., Run]) -> None:

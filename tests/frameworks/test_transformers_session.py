@@ -110,6 +110,20 @@ def test_a_training_that_ended_within_an_epoch_goes_on_with_more_steps(
     assert run.session.epoch == (steps - 1) // STEPS
 
 
+def test_a_checkpoint_of_other_workers_is_refused_within_an_epoch_alone(each_step: Run) -> None:
+    """With others the batches that are left out by their number are of other samples."""
+    each_step.begin()
+    trained(num_train_epochs=2)
+    each_step.end()
+    each_step.begin(after(each_step, STEPS + 2), another_runs=True, ranks=2)
+    said = "^the checkpoint of step 7 is of 2 workers within an epoch, and a Transformers trainer "
+    with pytest.raises(ValueError, match=said):
+        trained(num_train_epochs=3)
+    for step in (STEPS, 2 * STEPS):
+        each_step.begin(after(each_step, step), another_runs=True, ranks=2)
+        assert trained(num_train_epochs=3).trained == 3 * STEPS - step
+
+
 class Stops(TrainerCallback):
     """Calls the session's `stop()` within a step."""
 

@@ -73,14 +73,18 @@ class Run:
         self.session: Session | None = None
         """Of the process under way."""
 
-    def begin(self, restored: Checkpoint | None = None, *, another_runs: bool = False) -> None:
+    def begin(
+        self, restored: Checkpoint | None = None, *, another_runs: bool = False, ranks: int = 1
+    ) -> None:
         """A process begins, whose session restores a checkpoint, if there is one.
 
         Args:
             restored: the checkpoint.
             another_runs: whether it is that of another run, as by `restoreFrom`.
+            ranks: how many had made it.
         """
         offered = None if restored is None else SimpleNamespace(folder=restored.folder)
+        manifest = SimpleNamespace(world_size=ranks)
         own = (
             None if restored is None or another_runs else SimpleNamespace(metrics=restored.metrics)
         )
@@ -98,7 +102,7 @@ class Run:
             restored=own,
             continues=own,
             offered=offered,
-            fetched=None,
+            fetched=None if restored is None else SimpleNamespace(manifest=manifest),
             notice=None,
             needed_metrics=self._rated_by,
             checkpoints=ContractCheckpoints(every_steps=self._every_steps),

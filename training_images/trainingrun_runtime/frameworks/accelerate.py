@@ -17,7 +17,12 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 
 from ..session.session import Session
-from .driven_loop import refuse_other_numbers, require_repeatable, samplers_of
+from .driven_loop import (
+    refuse_other_numbers,
+    refuse_other_samples,
+    require_repeatable,
+    samplers_of,
+)
 
 
 def prepared_session(*, seed: int | None = None, **objects: Any) -> Session:
@@ -39,7 +44,8 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
 
     Raises:
         ValueError: its order is drawn anew at each start, or the number of workers may change, or
-            another loop has done steps of this epoch.
+            is another one than that of the checkpoint within this epoch, or another loop has done
+            steps of this epoch.
     """
     require_repeatable(
         loader,
@@ -49,6 +55,7 @@ def batches(session: Session, loader: Any) -> Iterator[Any]:
     refuse_other_numbers("batches() of an Accelerate loader")
     whole = len(loader)
     done = session.steps_of_epoch
+    refuse_other_samples(session, done, "batches() of an Accelerate loader")
     # Accelerate's loader reaches no batch sampler of one's own below those that it wraps it with.
     for each in (loader, *samplers_of(loader)):
         if callable(set_epoch := getattr(each, "set_epoch", None)):

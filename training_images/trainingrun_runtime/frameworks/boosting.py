@@ -35,8 +35,8 @@ class KeptBooster(KeptState):
         """
         raise NotImplementedError
 
-    def content_of(self, booster: Any, rounds: int) -> dict[str, Any]:
-        """The state of a booster's first rounds."""
+    def content_of(self, booster: Any, rounds: int) -> Callable[[], dict[str, Any]]:
+        """Tells the state of a booster that has these rounds, also once it has more of them."""
         raise NotImplementedError
 
     def kept(self) -> Callable[[], dict[str, Any]]:
@@ -48,10 +48,11 @@ class KeptBooster(KeptState):
             self.require_growing(booster)
             self._covered = booster
         rounds = self.rounds_of(booster)
+        content_then = self.content_of(booster, rounds)
 
         def state_then() -> dict[str, Any]:
             now = self.rounds_of(booster)
-            content = self.content_of(booster, rounds)
+            content = content_then()
             # A round that ends meanwhile adds its trees where these are read; and early stopping
             # leaves the best rounds alone.
             if self.rounds_of(booster) != now or now < rounds:

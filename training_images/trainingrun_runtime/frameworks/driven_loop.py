@@ -211,6 +211,29 @@ def refuse_other_numbers(loop: str) -> None:
         )
 
 
+def refuse_other_samples(session: Session, left_out: int, loop: str) -> None:
+    """Refuse a checkpoint within an epoch of a run that had another number of ranks.
+
+    As `restoreFrom` may name one.
+
+    Args:
+        session: which has restored it.
+        left_out: batches of the epoch under way that the loop leaves out by their number.
+        loop: what it is, such as "Lightning's loop".
+
+    Raises:
+        ValueError: with one sentence.
+    """
+    if left_out and (changed := session.world_changed) is not None:
+        before, now = changed
+        raise ValueError(
+            f"the checkpoint of step {session.step} is of {before} workers within an epoch, and "
+            f"{loop} leaves out by their number the batches that were trained on, which with {now} "
+            f"workers are of other samples; begin with {before} workers, or from the last "
+            "checkpoint of a run that has ended with a whole epoch"
+        )
+
+
 def begin_at(loader: Any, epoch: int, batches: int) -> bool:
     """Have a loader's next iteration be that of an epoch, from a batch on.
 

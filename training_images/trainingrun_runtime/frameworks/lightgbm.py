@@ -9,7 +9,7 @@ connects the workers by itself. A step is a round of boosting.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,8 @@ class _KeptBooster(boosting.KeptBooster):
     def rounds_of(self, booster: Any) -> int:
         return int(booster.current_iteration())
 
-    def content_of(self, booster: Any, rounds: int) -> dict[str, Any]:
-        return {"text": _text(booster, rounds)}
+    def content_of(self, booster: Any, rounds: int) -> Callable[[], dict[str, Any]]:
+        return lambda: {"text": _text(booster, rounds)}
 
     def require_growing(self, booster: Any) -> None:
         found = _KIND.search(booster.model_to_string())

@@ -36,6 +36,7 @@ from .driven_loop import (
     Ended,
     begin_at,
     refuse_other_numbers,
+    refuse_other_samples,
     require_repeatable,
     require_usable,
 )
@@ -69,7 +70,7 @@ class SessionCallback(Callback):
         self._advised_of_means = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The session's checkpoints are the only ones.
+        """The session's checkpoints are the only ones, and its steps begin before all else does.
 
         Raises:
             ValueError: the trainer resumes from one of its own, or has a state for those alone.
@@ -80,6 +81,11 @@ class SessionCallback(Callback):
                 "the session's; call fit() without it"
             )
         _refuse_left_out(trainer, pl_module)
+        # The former step ends in on_train_batch_start(): what a callback before this one had done
+        # there, of the next step, would be in its checkpoint. Lightning is at this one's place in
+        # the list, and what follows stays where it is, so each hook is called once.
+        callbacks = trainer.callbacks
+        callbacks.insert(0, callbacks.pop(callbacks.index(self)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore what was saved, and continue there."""
@@ -92,7 +98,7 @@ class SessionCallback(Callback):
         self._former = dict(trainer.callback_metrics)  # those that were restored
         if session.step:
             trainer.fit_loop.setup_data()  # the loaders of this epoch, where each has its own
-            _continue_data(trainer)
+            _continue_data(trainer, session)
         self._loop = DrivenLoop(session, _epochs(trainer, session), lambda: _steps(trainer))
 
     def on_train_batch_start(
@@ -382,11 +388,16 @@ def _numbers(progress: Any) -> dict[str, Any]:
     }
 
 
-def _continue_data(trainer: Trainer) -> None:
-    """Have the training data begin where the restored trainer is."""
+def _continue_data(trainer: Trainer, session: Session) -> None:
+    """Have the training data begin where the restored trainer is.
+
+    Raises:
+        ValueError: other batches than those that were trained on would be left out.
+    """
     loop = trainer.fit_loop
     loaders, fetcher = loop._combined_loader, loop._data_fetcher
     batches = loop.epoch_loop.batch_progress.current.completed
+    refuse_other_samples(session, batches, "Lightning's loop")
     if loaders is None or fetcher is None:
         return
     # It tells about loaders that begin anew, which these do not.

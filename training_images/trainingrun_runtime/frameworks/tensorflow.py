@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ..session.session import Session
 from . import process_group
-from .driven_loop import DrivenLoop, refuse_other_numbers
+from .driven_loop import DrivenLoop, refuse_other_numbers, refuse_other_samples
 
 
 def connect() -> Any:
@@ -62,7 +62,8 @@ def fit(
 
     Raises:
         ValueError: the model is not one of `tf_keras`, or takes several batches in a step; or the
-            number of batches is not known, or `steps_per_epoch` is another one.
+            number of batches is not known, or `steps_per_epoch` is another one; or the number of
+            workers may change, or is another one than that of a checkpoint within an epoch.
     """
     process_group.ensure()
     refuse_other_numbers("fit() of a TensorFlow model")
@@ -70,6 +71,9 @@ def fit(
     _refuse_other_steps(model, options)
     session = Session(seed=seed, model=variables)
     first, done = session.epoch, session.steps_of_epoch
+    if session._context.objects.of_loops_end:  # as of a run that has done all of its epochs
+        first, done = first + 1, 0
+    refuse_other_samples(session, done, "fit() of a TensorFlow model")
     steps = _Steps(session, epochs)
     every = _CallbacksOfAllEpochs(
         [steps, *callbacks],

@@ -18,7 +18,12 @@ from transformers.trainer_callback import ExportableState, TrainerControl
 from ..checkpoints.stateful_objects import SmallState
 from ..session.session import Session
 from ..worker.worker import this_worker
-from .driven_loop import DrivenLoop, refuse_other_numbers, require_repeatable
+from .driven_loop import (
+    DrivenLoop,
+    refuse_other_numbers,
+    refuse_other_samples,
+    require_repeatable,
+)
 
 _RESTORED = "a checkpoint of the session"
 """What the trainer is told that it resumes from; it opens no such file."""
@@ -119,6 +124,7 @@ class _SessionTrainer:
         if self._loop is None:
             self._loop = DrivenLoop(self.session, self.state.num_train_epochs, lambda: steps)
         if epoch == done and left_out:
+            refuse_other_samples(self.session, left_out, "a Transformers trainer")
             batches = left_out * self.args.gradient_accumulation_steps
             given["resume_from_checkpoint"], given["epochs_trained"] = _RESTORED, epoch
             given["steps_trained_in_current_epoch"] = batches

@@ -38,12 +38,14 @@ def train(
 ) -> xgboost.Booster:
     """Train a booster, from the checkpoint on if there is one; every rank gets the same.
 
-    A checkpoint holds the booster. When a rank dies without notice, the other ranks save the last
-    round, unless rounds change former trees (`dart`, `process_type: update`) or there are no trees.
-    `LearningRateScheduler` counts rounds from the run's first one. What other callbacks count, such
-    as the rounds without a better value that end the training early, begins anew after a loss.
-    XGBoost's own random numbers then go on from a seed that follows from the given one and the
-    round. PyTorch's, NumPy's and Python's follow from the round and the rank.
+    A checkpoint holds the booster; the run's last one has what the callbacks leave of the rounds,
+    as `EarlyStopping(save_best=True)` leaves the best ones. When a rank dies without notice, the
+    other ranks save the last round, unless rounds change former trees (`dart`, `process_type:
+    update`) or there are no trees. `LearningRateScheduler` counts rounds from the run's first one.
+    What other callbacks count, such as the rounds without a better value that end the training
+    early, begins anew after a loss. XGBoost's own random numbers then go on from a seed that
+    follows from the given one and the round. PyTorch's, NumPy's and Python's follow from the round
+    and the rank.
 
     Args:
         params: of the booster.
@@ -58,7 +60,8 @@ def train(
         if session.step >= num_boost_round and kept.booster is not None:
             return kept.booster
         steps = _Steps(session, kept, num_boost_round)
-        return xgboost.train(
+        # What the callbacks have left of the rounds, which the run's last checkpoint has as well.
+        kept.booster = xgboost.train(
             seeded_at(params, session.step),
             dtrain,
             num_boost_round - session.step,
@@ -69,6 +72,7 @@ def train(
             ],
             **options,
         )
+        return kept.booster
 
 
 def load(uri: str | Path, **where: Any) -> xgboost.Booster:
@@ -147,8 +151,16 @@ class _KeptBooster(boosting.KeptBooster):
     def rounds_of(self, booster: Any) -> int:
         return int(booster.num_boosted_rounds())
 
-    def content_of(self, booster: Any, rounds: int) -> dict[str, Any]:
-        return {"ubj": np.frombuffer(booster[:rounds].save_raw("ubj"), np.uint8)}
+    def content_of(self, booster: Any, rounds: int) -> Callable[[], dict[str, Any]]:
+        # A part of a booster has no attributes, such as the best round; later rounds change these.
+        attributes = booster.attributes()
+
+        def content() -> dict[str, Any]:
+            first = booster[:rounds]
+            first.set_attr(**attributes)
+            return {"ubj": np.frombuffer(first.save_raw("ubj"), np.uint8)}
+
+        return content
 
     def require_growing(self, booster: Any) -> None:
         kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]

@@ -87,6 +87,8 @@ class SavedObjects:
         """Names of the models whose buffers are taken from rank 0 before each forward pass."""
         self.models = [thing for thing in objects.values() if isinstance(thing, torch.nn.Module)]
         """With their wrappers, and of PEFT as a whole."""
+        self.of_loops_end = False
+        """Whether the restored checkpoint is of a loop's last step, in which the loop was left."""
         self._wrapped = {name for name, thing in objects.items() if parallel(thing) is not None}
         # When the session was made:
         self._structures: dict[str, Structure | None] = {}
@@ -160,6 +162,7 @@ class SavedObjects:
         fetched = worker.fetched if checkpoint is worker.offered else None
         with files_of(checkpoint, fetched) as files:
             position = snapshot.restore(files, self.objects, worker.rank, worker.world_size)
+        self.of_loops_end = position.step in position.left
         if worker.restored is not None:  # not another run's, whose batch was its own
             for thing in self.objects.values():
                 if isinstance(thing, ResumableLoader):

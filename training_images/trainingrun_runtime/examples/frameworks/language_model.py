@@ -94,8 +94,9 @@ def tokenizer(settings: Recipe) -> Any:
 def blocks(settings: Recipe) -> tuple[torch.Tensor, torch.Tensor]:
     """Blocks of tokens, one after the other in the texts: to train on, and every tenth held out."""
     if settings.data:
-        lines = Path(settings.data).read_text().splitlines()
-        texts = [json.loads(line)["text"] for line in lines]
+        # `splitlines` would end a line at a separator within a text, too.
+        with Path(settings.data).open(encoding="utf-8") as lines:
+            texts = [json.loads(line)["text"] for line in lines if line.strip()]
     else:
         texts = [text for _, text in sorted(topics.items())]
     encode = tokenizer(settings)
