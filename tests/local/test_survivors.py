@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from support.dies_connecting import DIED
 from support.dies_in_a_step import DIES_AT
 from support.disturbed_runs import Disturbed, drain
-from support.local_runs import has_ancestor
+from support.local_runs import Run, has_ancestor
 from trainingrun.local.ray_nodes import LocalRay
 from trainingrun_protocol.progress import RecordKind
 from trainingrun_runtime.survivors.last_step import TOO_LONG
@@ -258,3 +259,35 @@ def test_a_drain_that_ends_before_the_ranks_have_saved_costs_no_step(
     assert run.resumed() == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
     assert run.steps() == list(range(20))
     assert run.metrics()["weights_sha256"] == weights(True)
+
+
+CONNECTING = """
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+from support.dies_connecting import DiesConnecting
+from support.dies_in_a_step import train
+
+config = {config}
+TorchTrainer(
+    train,
+    train_loop_config=config,
+    torch_config=DiesConnecting(folder=config["folder"]),
+    scaling_config=ScalingConfig(num_workers=2),
+).fit()
+"""
+
+
+def test_a_rank_that_dies_while_the_next_group_connects_keeps_no_place(
+    ray: LocalRay, tmp_path: Path
+) -> None:
+    """Ray leaves that group as it is: the next one would wait a minute for its place, in vain."""
+    config = {"folder": str(tmp_path), "seed": SEED, "norm": False, "signals": {"1": "SIGKILL"}}
+    script = tmp_path / "script.py"
+    script.write_text(CONNECTING.format(config=config))
+    run = Run(ray, tmp_path, None, {}, script=script)
+    assert run.drive() == 0, run.log()
+    assert (tmp_path / DIED).exists()
+    records = run.progress().records
+    restored = [r.message for r in records if r.kind is RecordKind.RESTORED][1:]
+    assert restored == [f"resumed from step {DIES_AT}, which rank 0 saved after the loss"]
+    assert "WorkerGroupStartupTimeoutError" not in (tmp_path / "driver.log").read_text()

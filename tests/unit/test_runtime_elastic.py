@@ -27,7 +27,8 @@ from trainingrun_runtime.known_errors.failure_causes import (
     TooManyWorkers,
     classify,
 )
-from trainingrun_runtime.ray_internals.elastic import SETTLE_S, GrowthRule
+from trainingrun_runtime.ray_internals import elastic
+from trainingrun_runtime.ray_internals.elastic import SETTLE_S, ElasticSize, GrowthRule
 from trainingrun_runtime.session.session_context import SavedObjects
 from trainingrun_runtime.store.bucket import Bucket
 from trainingrun_runtime.store.lease import Lease
@@ -129,6 +130,90 @@ def test_a_group_of_all_that_there_is_does_not_grow() -> None:
     rule.due(100, 2, 2)
     assert not rule.due(200, 2, 2)
     assert not rule.due(200 + SETTLE_S, 2, 1)
+
+
+class Cluster:
+    """Nodes of one worker each, and the coordinator, which may not answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, interval_s: float = 60) -> None:
+        self.now, self.nodes, self.told, self.answers = 1000.0, 2, [], True
+        room = SimpleNamespace(room_for=lambda each: {f"{n}": 1 for n in range(self.nodes)})
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.wait)
+        monkeypatch.setattr(elastic, "nodes", room)
+        monkeypatch.setattr(elastic, "time", clock)
+        scaling = ScalingConfig(num_workers=(1, 8), elastic_resize_monitor_interval_s=interval_s)
+        self.size = ElasticSize(scaling, self, requests=False)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def begins(self) -> int:
+        return self.size.make_decision_for_non_running_worker_group().num_workers
+
+    def trains(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.wait(1)
+            self.size.make_decision_for_running_worker_group(None, None)
+
+    def most_workers(self) -> None:
+        """As many as there are."""
+
+    def joined(self, nodes: dict[str, int]) -> None:
+        """Nothing is prestarted."""
+
+    def grow(self, workers: int, possible: int) -> bool:
+        self.told.append("grow")
+        return False  # a session ends by itself
+
+    def stay(self) -> bool:
+        self.told.append("stay")
+        return self.answers
+
+
+def test_a_group_that_was_to_grow_stays_where_the_further_node_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch)
+    assert cluster.begins() == 2
+    cluster.nodes = 3
+    cluster.trains(4)
+    assert set(cluster.told) == {"grow"}
+    cluster.nodes, cluster.answers = 2, False
+    cluster.told.clear()
+    cluster.trains(2)
+    cluster.answers = True
+    cluster.trains(9)
+    assert cluster.told == ["stay"] * 3, "it is told again until it was told"
+
+
+def test_a_group_that_has_ended_to_grow_in_vain_does_not_end_for_it_again_for_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(monkeypatch)
+    cluster.begins()
+    cluster.nodes = 3
+    cluster.trains(4)
+    cluster.nodes = 2  # the ranks act before Ray's controller looks again
+    assert cluster.begins() == 2
+    cluster.nodes = 3
+    cluster.told.clear()
+    cluster.trains(59)
+    assert cluster.told == []
+    cluster.trains(5)
+    assert cluster.told
+
+
+def test_a_request_to_grow_that_is_taken_back_takes_no_other_one_with_it(
+    coordinator: Coordinator,
+) -> None:
+    trains(coordinator)
+    coordinator.grow(2, 8)
+    assert coordinator.stepped(a_report(1, 5, total=1000)) is Command.RESIZE
+    coordinator.stay()
+    assert coordinator.stepped(a_report(1, 6, total=1000)) is Command.NONE
+    coordinator.request(Command.CHECKPOINT_AND_EXIT)
+    coordinator.stay()
+    assert coordinator.stepped(a_report(1, 7, total=1000)) is Command.CHECKPOINT_AND_EXIT
 
 
 def test_the_end_for_a_larger_group_is_no_loss() -> None:

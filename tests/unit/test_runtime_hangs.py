@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -26,8 +28,15 @@ from trainingrun_runtime.hangs.rank_stacks import (
     own_stack,
     stack_of,
 )
-from trainingrun_runtime.progress import looks
-from trainingrun_runtime.progress.rank_measures import Quiet, QuietMeter, traffic_bytes
+from trainingrun_runtime.progress import looks, rank_reporter
+from trainingrun_runtime.progress.rank_measures import (
+    TRAFFIC_BYTES_S,
+    ChildrenUse,
+    Quiet,
+    QuietMeter,
+    file_bytes,
+    traffic_bytes,
+)
 from trainingrun_runtime.progress.time_accounting import StepReport
 
 
@@ -266,6 +275,59 @@ def test_traffic_is_that_of_all_devices_but_the_loopback(tmp_path: Path) -> None
     )
     assert traffic_bytes(table) == 120
     assert traffic_bytes(tmp_path / "none") == 0
+
+
+def test_much_that_is_read_or_written_is_work_and_no_traffic() -> None:
+    """A claim's traffic is the node's own. In a step of a session only traffic counts."""
+    meter = QuietMeter(0.0)
+    meter.add(1.0, 5.0, files=10**9)
+    meter.add(2.0, 5.0, files=10**9 + 90_000)  # it prints
+    assert meter.quiet(2.0) == Quiet(work_s=2.0, traffic_s=2.0)
+    meter.add(3.0, 5.0, files=10**9 + 1_090_000)
+    assert meter.quiet(3.0) == Quiet(work_s=0.0, traffic_s=3.0)
+
+
+def test_what_a_process_reads_and_writes_is_counted_with_that_of_those_it_started(
+    tmp_path: Path,
+) -> None:
+    before, children = file_bytes(), ChildrenUse()
+    (tmp_path / "state").write_bytes(bytes(3_000_000))
+    (tmp_path / "state").read_bytes()
+    assert 6_000_000 <= file_bytes() - before < 7_000_000
+    assert file_bytes(tmp_path) == 0
+    children.read()
+    script = f"open({str(tmp_path / 'state')!r}, 'rb').read(); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert children.read()[1] >= 3_000_000
+        child.communicate(b"\n")
+
+
+def test_what_looks_at_an_idle_rank_reads_far_less_than_counts_as_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looks through all processes of the machine."""
+    seen: dict[QuietMeter, list[tuple[float, int]]] = {}
+
+    class Meter(QuietMeter):
+        def add(self, now: float, *_measured: Any, files: int = 0) -> None:
+            seen.setdefault(self, []).append((now, files))
+
+    no_gpu = SimpleNamespace(read=lambda: None)
+    monkeypatch.setattr(rank_reporter, "GpuUtilization", lambda: no_gpu)
+    monkeypatch.setattr(rank_reporter, "QuietMeter", Meter)
+    monkeypatch.setattr(rank_reporter, "USE_INTERVAL_S", 0.5)
+    told: list[Any] = []
+    remote = SimpleNamespace(remote=lambda *what: told.append(what))
+    reporter = rank_reporter.UseReporter(SimpleNamespace(rank_use=remote), 0, 1)
+    wait_for(lambda: len(told) >= 5)
+    reporter.close()
+    own, _of_children = seen.values()
+    (began, first), *_, (ended, last) = own
+    assert (last - first) / (ended - began) < TRAFFIC_BYTES_S / 10
 
 
 def test_the_time_counts_from_where_a_rank_imports_the_user_s_code() -> None:

@@ -3,15 +3,19 @@
 import json
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.train.v2._internal.execution.worker_group import WorkerGroup, state, worker_group
 
 from trainingrun_protocol.contract import CONTRACT_ENV, PROGRESS_FILE
 from trainingrun_protocol.progress import RunState
 from trainingrun_runtime import __main__ as entrypoint
 from trainingrun_runtime.progress import document as progress_document
-from trainingrun_runtime.ray_internals import expected
+from trainingrun_runtime.ray_internals import expected, training
 from trainingrun_runtime.ray_internals.expected import FIELDS, NAMES, PARAMETERS, UnknownRay, check
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +90,67 @@ def test_a_driver_with_an_unknown_ray_ends_with_the_sentence(
     assert document.attempt == 3
     assert document.failure is not None
     assert "use an image with ray>=2.58,<2.61" in document.failure.message
+
+
+class Place:
+    """A placement group, in which a worker group has no processes."""
+
+    placement_group = None
+
+    def __init__(self) -> None:
+        self.given_back = 0
+
+    def wait(self, timeout_seconds: float) -> bool:
+        return True
+
+    def shutdown(self) -> None:
+        self.given_back += 1
+
+
+class Dies(training.WorkerGroupCallback):
+    """A rank dies when the group connects, and maybe Ray's controller asks it once more."""
+
+    def __init__(self, *, asks: bool) -> None:
+        self._asks, self.told = asks, 0
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        raise RayActorError
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        self.told += 1
+        if self._asks:
+            raise RayActorError
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_worker_group_that_fails_to_start_gives_its_place_back(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """Ray's controller knows nothing of it, so the next one would wait for that place in vain."""
+    place, callback = Place(), Dies(asks=asks)
+    no_ray: dict[tuple[Any, str], Any] = {
+        (worker_group, "ray"): SimpleNamespace(
+            _raylet=SimpleNamespace(RAY_NODE_ID_KEY="id"),
+            get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "node"),
+        ),
+        (worker_group, "SynchronizationActor"): SimpleNamespace(
+            options=lambda **_: SimpleNamespace(remote=lambda **_: object())
+        ),
+        (state, "_shutdown_workers"): lambda workers: None,
+        (state, "_shutdown_sync_actor"): lambda actor: None,
+        (WorkerGroup, "_check_cluster_resources_and_raise_if_insufficient"): lambda *_: None,
+        (WorkerGroup, "_create_placement_group"): lambda *_: place,
+        (WorkerGroup, "_create_workers"): lambda *_, **__: [],
+        (WorkerGroup, "_init_train_context"): lambda *_: None,
+        (WorkerGroup, "_start"): WorkerGroup._start,  # which is replaced, and put back afterwards
+    }
+    for (owner, name), stub in no_ray.items():
+        monkeypatch.setattr(owner, name, stub)
+    training.end_groups_that_fail_to_start()
+    run = SimpleNamespace(
+        run_config=SimpleNamespace(storage_context=None), backend_config=None, scaling_config=None
+    )
+    group = SimpleNamespace(num_workers=0, resources_per_worker={})
+    with pytest.raises(WorkerGroupStartupFailedError):
+        WorkerGroup.create(run, group, [callback])  # type: ignore[arg-type]
+    assert (place.given_back, callback.told) == (1, 1)

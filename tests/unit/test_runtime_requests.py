@@ -45,6 +45,20 @@ def test_a_group_without_a_committed_checkpoint_does_not_end_for_a_larger_one(
         a_rank(monkeypatch, committed=True).execute(agreed)
 
 
+def test_a_growth_that_waits_for_an_epochs_end_hides_no_checkpoint_that_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank = a_rank(monkeypatch, committed=True)
+    context: Any = rank._context
+    context.reporter = SimpleNamespace(command=Command.RESIZE)
+    context.worker.rank = 0
+    rank._of_ray = SimpleNamespace(read=lambda: None)  # type: ignore[assignment]
+    monkeypatch.setattr(Saving, "is_due", lambda saving, due_s: due_s <= 0)
+    assert [rank._command(due_s) for due_s in (1.0, 0.0)] == [Command.RESIZE] * 2
+    context.can_grow = lambda: False
+    assert [rank._command(due_s) for due_s in (1.0, 0.0)] == [Command.NONE, Command.CHECKPOINT]
+
+
 @pytest.mark.parametrize(
     ("command", "committed", "kind", "text"),
     [

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError
 
 from trainingrun_runtime.coordinator.checkpoints import UploadedCheckpoint
 from trainingrun_runtime.coordinator.ranks import Survivors
@@ -82,3 +83,45 @@ def test_the_newest_step_is_saved_by_a_rank_that_holds_it(monkeypatch: pytest.Mo
     (method, upload, ranks), saving = save_offered(monkeypatch, Offer(11, 1), Offer(12, 2))
     assert (method, upload.step, ranks) == ("saved_alone", 12, (1,))
     assert saving == [1]
+
+
+DEAD, OFFERED = RayActorError(), Offer(12, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "offered"),
+    [
+        pytest.param(
+            [(0, DEAD), (6, OFFERED), (7, OFFERED)], [1, 2], id="a dead rank says nothing"
+        ),
+        pytest.param([(0, DEAD), (11, OFFERED)], [], id="the others are waited for as long"),
+        pytest.param([(3, OFFERED), (4, DEAD), (4.9, OFFERED)], [0, 2], id="one more dies"),
+        pytest.param([(3, OFFERED), (5.1, OFFERED)], [0], id="a stopped rank"),
+    ],
+)
+def test_ranks_are_waited_for_until_one_of_them_has_offered_a_step(
+    monkeypatch: pytest.MonkeyPatch, answers: list[tuple[float, Any]], offered: list[int]
+) -> None:
+    """The call to a rank that is dead, too, fails at once."""
+    now = [0.0]
+    calls = [SimpleNamespace(at=at, answer=answer) for at, answer in answers]
+
+    def wait(
+        left: list[int], num_returns: int = 1, timeout: float = 0
+    ) -> tuple[list[int], list[int]]:
+        times = sorted(calls[call].at for call in left)
+        now[0] = max(now[0], min(now[0] + timeout, times[num_returns - 1]))
+        done = [call for call in left if calls[call].at <= now[0]]
+        return done, [call for call in left if call not in done]
+
+    def get(call: int, timeout: float) -> Offer:
+        if isinstance(calls[call].answer, Exception):
+            raise calls[call].answer
+        return calls[call].answer
+
+    monkeypatch.setattr(survivors.ray, "wait", wait)
+    monkeypatch.setattr(survivors.ray, "get", get)
+    monkeypatch.setattr(survivors, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found, without = survivors._offers({rank: rank for rank in range(len(calls))})
+    assert sorted(found) == offered
+    assert sorted({*found, *without}) == list(range(len(calls)))

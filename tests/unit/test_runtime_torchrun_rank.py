@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from trainingrun_runtime.coordinator.checkpoints import Command
-from trainingrun_runtime.coordinator.scripts import Orders, Told
+from trainingrun_runtime.coordinator.scripts import GRACE_S, SAVING_S, Orders, Scripts, Told
 from trainingrun_runtime.store.storage_errors import DeniedError
 from trainingrun_runtime.worker import torchrun
 from trainingrun_runtime.worker.torchrun import _Rank
@@ -120,3 +120,38 @@ def test_a_rank_whose_script_is_done_is_its_own_process_from_then_on(
     monkeypatch.setattr(torchrun, "_TELL_EVERY_S", 0.01)
     rank.run()
     assert rank.named == [(0, 1, os.getpid(), psutil.Process().create_time())]
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
+@pytest.mark.parametrize("notice_s", [None, 40.0], ids=["suspended", "its pod ends"])
+def test_a_script_has_its_time_to_end_in_whatever_the_clock_of_its_node_says(
+    monkeypatch: pytest.MonkeyPatch, store: Store, ahead_s: float, notice_s: float | None
+) -> None:
+    passed = [0.0]
+    done: list[str] = []
+    rank: Any = a_rank(monkeypatch, store)
+    rank._script = SimpleNamespace(
+        terminate=lambda: done.append("SIGTERM"), end=lambda: done.append("SIGKILL")
+    )
+    if notice_s is not None:
+        rank._worker.notice = SimpleNamespace(deadline=5000.0 + ahead_s + notice_s)
+    clock = SimpleNamespace(
+        time=lambda: 5000.0 + ahead_s + passed[0], monotonic=lambda: 70.0 + passed[0]
+    )
+    monkeypatch.setattr(torchrun, "time", clock)
+    scripts = Scripts()
+    scripts.meet(1, 0, 1, "node", ("10.0.0.1", 29500))
+
+    def tell(group: int, number: int, told: Told) -> Orders:
+        return scripts.told(group, number, told, Command.CHECKPOINT_AND_EXIT, 5000.0 + passed[0])[0]
+
+    rank._worker.coordinator.script_told = SimpleNamespace(remote=tell)
+    limit_s = GRACE_S if notice_s is None else notice_s - SAVING_S
+    for at, expected in (
+        (0.0, ["SIGTERM"]),
+        (limit_s - 1, ["SIGTERM"]),
+        (limit_s, ["SIGTERM", "SIGKILL"]),
+    ):
+        passed[0] = at
+        rank._leave(rank._tell())
+        assert done == expected

@@ -16,7 +16,6 @@ RAY_TUNING = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "8",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
-    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
     # The preStop hook has waited for the checkpoint already; waiting again only costs time.
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "1",

@@ -159,6 +159,7 @@ class Coordinator:
     restore_folder = _of(lambda self: self._restore, RestoreSearch.restore_folder)
 
     request = _of(lambda self: self._checkpoints, Checkpoints.request)
+    stay = _of(lambda self: self._checkpoints, Checkpoints.withdraw)
     uploaded = _of(lambda self: self._checkpoints, Checkpoints.uploaded)
     measured = _of(lambda self: self._checkpoints, Checkpoints.measured)
     in_use = _of(lambda self: self._checkpoints, Checkpoints.in_use)
@@ -271,10 +272,10 @@ class Coordinator:
 
     def script_told(self, group: int, rank: int, told: Told) -> Orders:
         """A rank tells, once a second, what the script that it has started does; its orders."""
-        if told.deadline is not None:
+        if told.left_s is not None:
             self._checkpoints.request(Command.CHECKPOINT_AND_EXIT)
         command = self._checkpoints.command
-        orders, finished = self._scripts.told(group, rank, told, command, time.time())
+        orders, finished = self._scripts.told(group, rank, told, command, time.monotonic())
         if finished is not None:
             step = self._progress.resumed_step() + finished.finished
             self.reported(step, {})

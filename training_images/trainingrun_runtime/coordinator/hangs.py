@@ -14,8 +14,8 @@ from ..progress.time_accounting import FIRST_STEPS, StepReport
 
 SHORTEST_AUTO_S = 300.0
 SHORTEST_IDLE_S = 25.0
-"""Where use of CPU, GPU and network counts, of which the ranks tell every 10 s: of two reports one
-may be late."""
+"""Where use of CPU, GPU, network and files counts, of which the ranks tell every 10 s: of two
+reports one may be late."""
 LONGEST_STEPS = 10
 """`auto`: so many times the longest of the last steps."""
 TICK_S = 1.0
@@ -45,7 +45,8 @@ class HangClock:
 
     A step is one in any case, and so is much traffic: a download, or an upload that goes on. While
     a rank is in a step of its session, that is all: it may hang and compute. Elsewhere, and in the
-    first steps, nobody knows how long what goes on may take; so the use of a CPU or GPU is one too.
+    first steps, nobody knows how long what goes on may take; so the use of CPU, GPU and files
+    is one too.
 
     Args:
         settings: of the run.

@@ -55,8 +55,8 @@ class Told:
     """Of the lowest rank of a pod; none: as told before."""
     uploaded: tuple[int, str | None] | None = None
     """Number of a save, and where its part is, as Ray names it; none: the part has changed."""
-    deadline: float | None = None
-    """Unix time in seconds at which this pod, or a node of the group, ends."""
+    left_s: float | None = None
+    """Seconds until this pod, or a node of the group, ends: the clocks of pods differ."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Orders:
 
     command: Command = Command.NONE
     """Larger than CHECKPOINT: the scripts are to end, and this worker group with them."""
-    end_by: float = float("inf")
-    """Until then, in Unix seconds."""
+    left_s: float = float("inf")
+    """So many seconds from now on they have for it."""
     ended: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     """How the scripts of this pod have ended, by rank, as their ranks have told."""
     save: Save | None = None
@@ -121,7 +121,7 @@ class Scripts:
         self._uploaded: dict[int, str | None] = {}
         self._unused: int | None = None
         self._asked: float | None = None  # since when the scripts are to end
-        self._deadline: float | None = None
+        self._deadline: float | None = None  # both by the same clock
         self._command = Command.NONE  # the greatest that a rank was told
         self._last: Command | None = None  # what all ranks end with
 
@@ -158,7 +158,7 @@ class Scripts:
             rank: its own.
             told: what it tells.
             command: what applies to all ranks.
-            now: Unix time in seconds.
+            now: seconds of a monotonic clock.
         """
         with self._lock:
             if group != self._group:
@@ -168,8 +168,9 @@ class Scripts:
             if told.folder is not None:
                 self._folders[rank] = told.folder
                 self._kept.setdefault(rank, told.folder.fingerprint)
-            if told.deadline is not None:
-                self._deadline = min(self._deadline or told.deadline, told.deadline)
+            if told.left_s is not None:
+                deadline = now + told.left_s
+                self._deadline = min(self._deadline or deadline, deadline)
             # A former call may come later.
             self._command = command = max(self._command, command)
             if command > Command.CHECKPOINT:
@@ -186,7 +187,7 @@ class Scripts:
                 self._last = command
             orders = Orders(
                 command=command if self._last is None else self._last,
-                end_by=self._end_by(),
+                left_s=self._end_by() - now,
                 ended={r: end for r, end in self._ended.items() if self._nodes.get(r) == node},
                 save=self._saves.get(rank) if rank not in self._uploaded else None,
                 unused=unused,

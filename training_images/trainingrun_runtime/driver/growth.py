@@ -42,3 +42,12 @@ class Growth:
         except ray.exceptions.RayError as error:
             log.warning("the worker group does not grow for now: %s", first_line(error))
             return False
+
+    def stay(self) -> bool:
+        """See `elastic.Control`."""
+        try:
+            ray.get(self._coordinator.stay.remote(), timeout=ANSWER_S)
+        except ray.exceptions.RayError as error:
+            log.warning("the worker group may end to grow, in vain: %s", first_line(error))
+            return False
+        return True

@@ -14,6 +14,7 @@ from ..ray_internals.training import (
     ControllerCallback,
     ReportCallback,
     WorkerGroupCallback,
+    end_groups_that_fail_to_start,
     keep_no_snapshot,
 )
 from ..store.reported_metrics import printable, printable_metrics
@@ -44,6 +45,7 @@ class CoordinatorReports(ReportCallback, WorkerGroupCallback, ControllerCallback
     def after_controller_start(self, train_run_context: Any) -> None:
         """Ray's controller begins: this is its process."""
         keep_no_snapshot()
+        end_groups_that_fail_to_start()
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """A worker group begins, at the step of the checkpoint that it will restore."""

@@ -45,7 +45,8 @@ class Quiet:
     """For how long a rank has done nothing that can be seen from outside."""
 
     work_s: float
-    """Seconds in which it, what it has started, and its accelerators computed nothing."""
+    """Seconds in which it, what it has started, and its accelerators computed nothing, and read and
+    wrote little."""
     traffic_s: float
     """Seconds in which its pod sent and received little."""
 
@@ -54,7 +55,8 @@ WORKS_SHARE = 0.05
 """Share of a CPU above which a process works: the threads that Ray and this package have in it use
 less."""
 TRAFFIC_BYTES_S = 100_000
-"""Bytes a second above which something is transferred: heartbeats and empty reports are less."""
+"""Bytes a second above which something is transferred: heartbeats and empty reports are less. Of
+files an idle rank reads and writes some hundred, and what it prints."""
 
 LOOK_S = 10.0
 """Seconds within which stacks are sent, once they are said to be."""
@@ -69,7 +71,7 @@ class QuietMeter:
 
     def __init__(self, now: float) -> None:
         self._worked = self._moved = self._looked = now
-        self._before: tuple[float, float, int] | None = None
+        self._before: tuple[float, float, int, int] | None = None
         self._looks = self._expected = 0
 
     def add(
@@ -79,6 +81,7 @@ class QuietMeter:
         traffic: int = 0,
         accelerators: float | None = None,
         looks: int = 0,
+        files: int = 0,
     ) -> None:
         """A measurement.
 
@@ -88,6 +91,8 @@ class QuietMeter:
             traffic: bytes sent and received so far.
             accelerators: share of the last moment in which they computed; None: not known.
             looks: bytes of the traffic, soon or so far, that are stacks of ranks.
+            files: bytes of files read and written so far. What a pod moves to and from a claim is
+                not in its traffic: the node has mounted it.
         """
         if self._before is None:
             self._looks = looks
@@ -97,41 +102,57 @@ class QuietMeter:
         elif now - self._looked > LOOK_S:
             self._expected = 0
         if self._before is not None:
-            then, cpu_before_s, traffic_before = self._before
+            then, cpu_before_s, traffic_before, files_before = self._before
             passed_s = max(now - then, 1e-3)
-            if (cpu_s - cpu_before_s) / passed_s > WORKS_SHARE or (accelerators or 0.0) > 0:
+            computes = (cpu_s - cpu_before_s) / passed_s > WORKS_SHARE
+            # No traffic, which counts in a step, too: what hangs may print.
+            stores = (files - files_before) / passed_s > TRAFFIC_BYTES_S
+            if computes or stores or (accelerators or 0.0) > 0:
                 self._worked = now
             moved = traffic - traffic_before
             expected = max(min(moved, self._expected), 0)
             self._expected -= expected
             if (moved - expected) / passed_s > TRAFFIC_BYTES_S:
                 self._moved = now
-        self._before = now, cpu_s, traffic
+        self._before = now, cpu_s, traffic, files
 
     def quiet(self, now: float) -> Quiet:
         """For how long it has been quiet."""
         return Quiet(now - self._worked, now - self._moved)
 
 
-class ChildrenCpu:
-    """CPU seconds of the processes that this one has started, and of those that they have."""
+class ChildrenUse:
+    """What the processes use that this one has started, and those that they have started."""
 
     def __init__(self) -> None:
-        self._before: dict[psutil.Process, float] = {}
-        self._total = 0.0
+        self._before: dict[psutil.Process, tuple[float, int]] = {}
+        self._cpu_s, self._files = 0.0, 0
 
-    def read(self) -> float:
-        """Those that were seen so far: it only grows."""
+    def read(self) -> tuple[float, int]:
+        """CPU seconds, and bytes of files, of those that were seen so far: both only grow."""
         found = {}
         for child in psutil.Process().children(recursive=True):
             with suppress(psutil.Error):
                 times = child.cpu_times()
-                found[child] = times.user + times.system
-        self._total += sum(
-            max(seconds - self._before.get(child, 0.0), 0.0) for child, seconds in found.items()
-        )
+                found[child] = times.user + times.system, file_bytes(Path(f"/proc/{child.pid}"))
+        for child, (cpu_s, files) in found.items():
+            cpu_before_s, files_before = self._before.get(child, (0.0, 0))
+            self._cpu_s += max(cpu_s - cpu_before_s, 0.0)
+            self._files += max(files - files_before, 0)
         self._before = found
-        return self._total
+        return self._cpu_s, self._files
+
+
+def file_bytes(process: Path = Path("/proc/self")) -> int:
+    """Bytes that a process or thread has read and written, of pipes too; 0: not known.
+
+    Args:
+        process: the kernel's folder of it.
+    """
+    with suppress(OSError, ValueError):
+        counters = dict(line.split(": ") for line in (process / "io").read_text().splitlines())
+        return int(counters.get("rchar", 0)) + int(counters.get("wchar", 0))
+    return 0
 
 
 def traffic_bytes(table: Path = Path("/proc/net/dev")) -> int:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,11 +17,12 @@ from . import looks
 from .gradient_waits import GradientWaits
 from .rank_measures import (
     AcceleratorSamples,
-    ChildrenCpu,
+    ChildrenUse,
     MemoryGrowth,
     MemoryUse,
     QuietMeter,
     RankTimes,
+    file_bytes,
     read_memory,
     read_oom_kills,
     traffic_bytes,
@@ -34,6 +36,7 @@ _SAMPLES = 10
 """Measurements of CPU and traffic between two of them."""
 _WINDOW = 12
 """Reports that a mean goes back."""
+_OWN_THREAD = Path("/proc/thread-self")
 
 
 class TimesReporter:
@@ -96,18 +99,21 @@ class UseReporter:
                 self._ended.wait(USE_INTERVAL_S)
 
     def _keep_reporting(self) -> None:
-        samples, children = 0, ChildrenCpu()
+        samples, children = 0, ChildrenUse()
         own, others = QuietMeter(time.monotonic()), QuietMeter(time.monotonic())
         while not self._ended.wait(USE_INTERVAL_S / _SAMPLES):
             samples += 1
             reports = samples % _SAMPLES == 0
             share = self._gpus.read() if reports else None
             now = time.monotonic()
-            cpu_s = time.process_time() - time.thread_time()  # without what this thread uses
-            own.add(now, cpu_s, traffic_bytes(), share, looks.bytes_sent())
+            # Without what this thread uses.
+            cpu_s = time.process_time() - time.thread_time()
+            files = file_bytes() - file_bytes(_OWN_THREAD)
+            own.add(now, cpu_s, traffic_bytes(), share, looks.bytes_sent(), files=files)
             if not reports:
                 continue
-            others.add(now, children.read())  # looks through all processes, which takes a while
+            cpu_s, files = children.read()  # looks through all processes, which takes a while
+            others.add(now, cpu_s, files=files)
             used, limit = read_memory()
             self._growth.add(now, used)
             memory = MemoryUse(used, limit, self._growth.per_hour(), read_oom_kills())

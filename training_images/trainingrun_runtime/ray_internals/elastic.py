@@ -76,6 +76,13 @@ class Control(Protocol):
         """
         ...
 
+    def stay(self) -> bool:
+        """No more workers can be had any longer; whether their group is told not to end by itself.
+
+        False: it could not be told.
+        """
+        ...
+
 
 class ElasticSize(ElasticScalingPolicy):
     """Decides at each start of a worker group how many workers it has, by the nodes that live.
@@ -96,6 +103,7 @@ class ElasticSize(ElasticScalingPolicy):
         self._control, self._requests = control, requests
         self._workers = 0  # of the latest worker group
         self._growth = GrowthRule(scaling_config.elastic_resize_monitor_interval_s)
+        self._asked = False  # whether the latest worker group may end by itself to grow
         self._looked = float("-inf")
         self._room: dict[str, int] = {}  # by the raylet's address
         self._known: set[str] = set()
@@ -118,8 +126,10 @@ class ElasticSize(ElasticScalingPolicy):
         )
         if workers != self._workers:
             log.info("the next worker group has %d workers", workers)
-        if workers > self._workers > 0:
+        # One of the same size, too: the further node was lost after the group before had ended.
+        if workers > self._workers > 0 or (self._asked and workers == self._workers):
             self._growth.grown = time.monotonic()
+        self._asked = False
         return self._decision(workers)
 
     def make_decision_for_running_worker_group(
@@ -134,10 +144,13 @@ class ElasticSize(ElasticScalingPolicy):
         self._looked, possible = now, self._possible()
         self._tell_who_joined()
         if not self._growth.due(now, self._workers, possible):
+            if self._asked and possible <= self._workers:
+                self._asked = not self._control.stay()
             return NoopDecision()
+        self._asked = True
         if not self._control.grow(self._workers, possible):
             return NoopDecision()
-        self._growth.grown = now
+        self._growth.grown, self._asked = now, False
         return self._decision(possible)
 
     def _decision(self, workers: int) -> ResizeDecision:

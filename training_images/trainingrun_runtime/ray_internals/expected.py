@@ -24,6 +24,7 @@ _PREEMPTION = f"{_EXECUTION}.preemption"
 _TRAINER = "ray.train.v2.api.data_parallel_trainer"
 _EXCEPTIONS = "ray.train.v2._internal.exceptions"
 _SCALING = f"{_EXECUTION}.scaling_policy"
+_GROUP = f"{_EXECUTION}.worker_group.worker_group"
 _PLACES = f"{_EXECUTION}.worker_group.placement_group_handle"
 _TORCH = "ray.train.torch"
 """Not checked in an image without PyTorch."""
@@ -37,6 +38,11 @@ PARAMETERS: dict[tuple[str, str], str] = {
     (_STORAGE, "StorageContext.build_checkpoint_path_from_name"): "self, checkpoint_name",
     (_CONTEXT, "TrainContext._sync_checkpoint_dir_name_across_ranks"): "self, checkpoint_dir_name",
     (f"{_EXECUTION}.worker_group.worker", "RayTrainWorker.execute"): "self, fn, fn_args, fn_kwargs",
+    (_GROUP, "WorkerGroup._start"): "self",
+    (_GROUP, "WorkerGroup.shutdown"): "self",
+    (_GROUP, "WorkerGroup.has_started"): "self",
+    (_GROUP, "WorkerGroup.get_worker_group_state"): "self",
+    (f"{_EXECUTION}.worker_group.state", "WorkerGroupState.shutdown"): "self",
     (_CALLBACK, "ReportCallback.after_report"): "self, training_report, metrics",
     (_CALLBACK, "ControllerCallback.after_controller_start"): "self, train_run_context",
     (_CALLBACK, "ControllerCallback.after_controller_finish"): "self, result",

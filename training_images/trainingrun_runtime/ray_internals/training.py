@@ -1,14 +1,15 @@
 """Ray Train's internals.
 
 Read for ray 2.58-2.60: `ray/train/v2/_internal/execution/{context,storage,preemption}.py`,
-`.../controller/controller.py`, `.../worker_group/worker.py`, `.../scaling_policy/`,
-`.../callbacks/`, `.../callback.py`, `.../failure_handling/`, `ray/train/v2/_internal/exceptions.py`
-and `ray/train/v2/api/data_parallel_trainer.py`.
+`.../controller/controller.py`, `.../worker_group/{worker_group,state,worker}.py`,
+`.../scaling_policy/`, `.../callbacks/`, `.../callback.py`, `.../failure_handling/`,
+`ray/train/v2/_internal/exceptions.py` and `ray/train/v2/api/data_parallel_trainer.py`.
 """
 
 import copy
 import inspect
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ from ray.train.v2._internal.execution.failure_handling import (
     FailurePolicy,
 )
 
+from ..error_text import first_line
 from ..store.bucket_files import bucket_of, raise_unwritten
 from ..store.manifest import DIGEST_FOLDER, digest_file
 from ..store.storage_retry import StorageRetry
@@ -55,6 +57,8 @@ __all__ = [  # beside what is defined here
     "WorkerHealthCheckFailedError",
     "WorkerHealthCheckTimeoutError",
 ]
+
+log = logging.getLogger(__name__)
 
 _PIECE = 8 * 1024 * 1024
 """Bytes of a checkpoint's file that are read at once."""
@@ -280,6 +284,36 @@ def keep_no_snapshot() -> None:
     from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 
     CheckpointManager._write_state_to_storage = lambda _manager: None
+
+
+def end_groups_that_fail_to_start() -> None:
+    """In Ray's controller: end a worker group whose start fails once its processes are there.
+
+    A rank may die while the group connects. Ray itself forgets such a group, which keeps its place:
+    each further group would wait for that, in vain. Nothing is left to end where that fails before.
+    """
+    from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+    start = WorkerGroup._start
+
+    def start_or_end(group: Any) -> None:
+        try:
+            start(group)
+        except Exception:
+            if group.has_started():
+                _end(group)
+            raise
+
+    WorkerGroup._start = start_or_end
+
+
+def _end(group: Any) -> None:
+    try:
+        group.shutdown()
+    except Exception as error:  # of a callback, which may ask a rank that is dead
+        log.warning("a worker group that has not started ends with %s", first_line(error))
+        if group.has_started():
+            group.get_worker_group_state().shutdown()
 
 
 def _is_local(checkpoint: ray.train.Checkpoint) -> bool:

@@ -128,6 +128,8 @@ class Requests:
         """The command that this rank requests now."""
         reporter = self._context.reporter
         command = reporter.command if reporter is not None else Command.NONE
+        if command == Command.RESIZE and not self._context.can_grow():
+            command = Command.NONE  # of two requests the smaller one, for a checkpoint, is lost
         notice = self._notice()
         if notice is not None and time.time() >= checkpoint_at(notice, self._saving.slowest_s()):
             command = max(command, Command.CHECKPOINT_AND_EXIT)

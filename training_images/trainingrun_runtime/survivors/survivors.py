@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CALL_S = 5.0
 """Seconds for an answer of the coordinator."""
 FIRST_OFFER_S = 10.0
-"""Seconds for the first answer: a rank whose machine is busy may need some."""
+"""Seconds for the first offer: a rank whose machine is busy may need some."""
 OFFER_S = 2.0
 """Seconds for the others' answers after it; a rank on the same lost node gives none."""
 SAVE_S = 30.0
@@ -167,18 +167,23 @@ def _until_saved(calls: list[Any], left: float, store_answers: Callable[[], bool
 
 def _offers(asked: dict[Any, int]) -> tuple[dict[int, "Offer"], dict[int, str]]:
     """What each rank has to offer, and of the others a sentence that says why not."""
-    answered, others = ray.wait(list(asked), timeout=FIRST_OFFER_S)
-    if answered and others:
-        more, others = ray.wait(others, num_returns=len(others), timeout=OFFER_S)
-        answered += more
-    found = {}
-    without = {asked[call]: f"rank {asked[call]} did not answer in time" for call in others}
-    for call in answered:
-        rank = asked[call]
-        try:
-            found[rank] = ray.get(call, timeout=CALL_S)
-        except Exception as error:  # it is lost too, or its state is not whole
-            without[rank] = f"rank {rank} could not save the last step: {_why(error)}"
+    found: dict[int, Offer] = {}
+    without: dict[int, str] = {}
+    others, until = list(asked), time.monotonic() + FIRST_OFFER_S
+    while others and (left_s := until - time.monotonic()) > 0:
+        wanted = len(others) if found else 1
+        answered, others = ray.wait(others, num_returns=wanted, timeout=left_s)
+        for call in answered:
+            rank = asked[call]
+            try:
+                offer = ray.get(call, timeout=CALL_S)
+            except Exception as error:  # it is lost too, or its state is not whole
+                without[rank] = f"rank {rank} could not save the last step: {_why(error)}"
+                continue
+            # Not from an error on: the call to a rank that is dead, too, fails at once.
+            until = until if found else time.monotonic() + OFFER_S
+            found[rank] = offer
+    without |= {asked[call]: f"rank {asked[call]} did not answer in time" for call in others}
     for reason in without.values():
         log.warning("%s", reason)
     return found, without

@@ -322,7 +322,8 @@ class _Rank:
             self._uploads = None
         notice = self._worker.notice
         deadline = notice.deadline if notice is not None else self._of_ray.read()
-        told = Told(self._ended, state, uploaded, deadline)
+        left_s = deadline - time.time() if deadline is not None else None
+        told = Told(self._ended, state, uploaded, left_s)
         call = self._worker.coordinator.script_told.remote(
             self._worker.group, self._worker.rank, told
         )
@@ -343,7 +344,7 @@ class _Rank:
         if not self._asked:
             self._asked = True
             self._script.terminate()
-        if self._ended is None and time.time() >= orders.end_by:
+        if self._ended is None and orders.left_s <= 0:
             log.warning("the script did not end in time after SIGTERM, and is killed")
             self._script.end()
 
