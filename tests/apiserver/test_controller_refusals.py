@@ -9,7 +9,7 @@ import pytest
 from support.apiserver import ApiError
 from support.operators import a_run, document, eventually, reconciled_again, running
 from support.processes import wait_for
-from trainingrun.controller import reconcile
+from trainingrun.controller import reconcile, write_limits
 
 
 async def test_what_the_api_server_refuses_stands_in_the_status(
@@ -313,3 +313,46 @@ async def test_a_status_that_is_refused_is_said_in_an_event_and_nothing_is_done(
         )
         await eventually(lambda: not operator.queue._working)
     assert kuberay.jobs() == []
+
+
+def fill_up(apiserver, run: dict) -> None:
+    """As whoever may change the run can, until no more fits into etcd."""
+    fits, too_long = 1_540_000, 1_580_000  # etcd takes 1.5 MiB
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "uid": "u"}
+    while too_long - fits > 50:
+        name = "x" * ((fits + too_long) // 2)
+        patch = {"metadata": {"ownerReferences": [owner | {"name": name}]}}
+        try:
+            apiserver.request("PATCH", apiserver.path(run), patch, "application/merge-patch+json")
+            fits = len(name)
+        except ApiError:
+            too_long = len(name)
+
+
+@pytest.mark.parametrize("limit", [{"activeDeadlineSeconds": 30}, {}], ids=["deadline", "none"])
+async def test_a_run_that_is_too_large_for_its_end_does_not_run_past_its_deadline(
+    apiserver, namespace, kuberay, new_operator, status, monkeypatch, limit
+):
+    """And is not ended where its next status, which does not fit either, says that it runs."""
+    monkeypatch.setattr(write_limits, "REFUSED_S", 0.5)
+    path = f"/api/v1/namespaces/{namespace}/events"
+
+    def refusals() -> str:
+        events = apiserver.request("GET", path)["items"]
+        return "\n".join(each["message"] for each in events if each["reason"] == "StatusRefused")
+
+    async with running(operator := await new_operator()):
+        run = apiserver.create(a_run(namespace, **limit))
+        await eventually(lambda: kuberay.jobs() == ["digits-1"])
+        await asyncio.to_thread(fill_up, apiserver, run)
+        assert status()["phase"] == "Starting"
+        if limit:
+            await eventually(lambda: kuberay.jobs() == [])
+            await eventually(lambda: "RayJob digits-1 is deleted" in refusals())
+        else:
+            kuberay.starts(run)
+        await eventually(lambda: "request is too large" in refusals())
+        for _ in range(3):
+            await asyncio.sleep(1)
+            await reconciled_again(operator, (namespace, "digits"))
+        assert kuberay.jobs() == ([] if limit else ["digits-1"])

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from support.builders import an_object
+from support.builders import a_ray_job, a_run, an_object, at
 from trainingrun.api.status import Attempt, Phase, RunStatus
 from trainingrun.cluster.live_cluster import KubernetesCluster, exclusion_patch
 from trainingrun.cluster.parsing import parse
 from trainingrun.controller.logs import Formatter, about
+from trainingrun.controller.reconcile import _runs_on
+from trainingrun.reconciling import Observed, Plan
 
 
 class TestAvoiding:
@@ -59,6 +61,30 @@ class TestUnreadableObjects:
         store = cluster.stores.ray_jobs.store
         assert (counted, store.keys()) == (["RayJob"], [("ns", "b")])
         assert store.has_received(("ns", "a"), "u", 1), "the start does not wait for it for ever"
+
+
+class TestStatusThatDoesNotFit:
+    @pytest.mark.parametrize(
+        ("outcome", "spent", "action", "deployment", "ended"),
+        [
+            pytest.param("Running", 9.9, "Suspend", "Running", False, id="it trains"),
+            pytest.param("Running", 10, "Suspend", "Running", True, id="its budget is spent"),
+            pytest.param("Running", 10, "Warn", "Running", False, id="and need not end it"),
+            pytest.param("Failed", 0, "Suspend", "Running", True, id="its attempt has ended"),
+            pytest.param("Failed", 0, "Suspend", "Complete", False, id="KubeRay frees it"),
+        ],
+    )
+    def test_what_is_to_end_by_it_and_runs_on(self, outcome, spent, action, deployment, ended):
+        attempt = {"number": 1, "rayJob": "digits-1", "startTime": at(0), "outcome": outcome}
+        attempt["capacity"] = "OnDemand"
+        status = RunStatus.model_validate(
+            {"attempt": 1, "attempts": [attempt], "seen": {"meter": {"spent": spent}}}
+        )
+        stranger = a_ray_job(2, owner="a-former-run")
+        run = a_run(budget={"amount": 10, "action": action})
+        observed = Observed(run, ray_jobs=(a_ray_job(deployment=deployment), stranger))
+        names = [ref.name for ref in _runs_on(observed, Plan((), status))]
+        assert names == (["digits-1"] if ended else [])
 
 
 class TestParsing:

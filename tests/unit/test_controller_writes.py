@@ -173,5 +173,32 @@ async def test_an_answer_that_is_no_list_is_an_error_of_the_cluster_and_ends_not
         await runner.cleanup()
 
 
+async def test_of_a_list_no_more_is_kept_than_is_asked_for():
+    """A page may be tens of megabytes: neither it nor its objects stay."""
+    read = []
+
+    async def page(request: web.Request) -> web.Response:
+        number = int(request.query.get("continue", 0))
+        read.append(request.query["limit"])
+        metadata = {"resourceVersion": "7", "continue": str(number + 1) if number < 2 else ""}
+        items = [{"metadata": {"name": f"{number}-{n}"}, "spec": "x" * 1000} for n in range(2)]
+        return web.json_response({"metadata": metadata, "items": items})
+
+    app = web.Application()
+    app.router.add_get("/things", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    connection = connect(f"http://127.0.0.1:{runner.addresses[0][1]}", lambda: 60.0)
+    try:
+        found = await connection.list_objects("/things", {}, 2, lambda item: item["metadata"])
+        names = [f"{number}-{n}" for number in range(3) for n in range(2)]
+        assert found == ([{"name": name} for name in names], 7)
+        assert read == ["2"] * 3
+    finally:
+        await connection.close()
+        await runner.cleanup()
+
+
 async def _json(answer):
     return web.json_response(answer)

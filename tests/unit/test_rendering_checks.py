@@ -1,18 +1,20 @@
 """No RayJob is created that KubeRay could not read, wherever what is in it comes from."""
 
 import copy
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from support.builders import T0
 from support.goldens import CASES, a_run, rendered
 from support.pod_fields import BAD, TEMPLATE_PATHS, with_value
 from support.reconciled import begins, condition, reconcile
 from trainingrun import rendering
-from trainingrun.api.pod_schema import MOST_ITEMS, MOST_TERMS
+from trainingrun.api.pod_schema import MOST_ITEMS, MOST_SELECTOR_TEXT, MOST_TERMS, selector_text
 from trainingrun.api.v1alpha1 import TrainingRun
 from trainingrun.reconciling import Observed, ReconcileSettings, plan
 from trainingrun.rendering import RenderSettings, platforms
@@ -35,6 +37,9 @@ def largest_template(name: str, *containers: str) -> dict[str, Any]:
         return [{"key": f"{whose}-{each}", "operator": "Exists"} for each in range(number)]
 
     terms = [{"matchExpressions": keys(MOST_TERMS, f"{name}-{each}")} for each in range(MOST_TERMS)]
+    left = MOST_SELECTOR_TEXT - selector_text(terms)
+    values = ["x" * (left - len(',"values":[""]'))]
+    terms[0]["matchExpressions"][0] |= {"operator": "NotIn", "values": values}
     return {
         "spec": {
             "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}},
@@ -67,9 +72,12 @@ def largest_run(capacity: str) -> TrainingRun:
 def test_the_largest_templates_that_are_accepted_begin_and_lose_nothing_in_the_merge(
     platform: platforms.PlatformName, capacity: str
 ) -> None:
-    """Also once a node is excluded, which each term then says."""
+    """Also once a node is excluded, which each term then says. AKS has two labels of spot nodes,
+    and so twice as many terms.
+    """
     job = rendered(largest_run(capacity), platform, excluded=("node-a",))[-1]
     assert rendering.unreadable(job) == ""
+    assert len(json.dumps(job)) < (2_600_000 if platform == "aks" else 1_400_000)
     cluster = job["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod = group["template"]["spec"]
@@ -80,6 +88,33 @@ def test_the_largest_templates_that_are_accepted_begin_and_lose_nothing_in_the_m
             assert whose.count("own") == whose.count("common") == MOST_TERMS
             assert any(is_exclusion(each) for each in term["matchExpressions"])
         assert len(pod["containers"][0]["env"]) > MOST_ITEMS
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        pytest.param({"values": [f"v{each}" for each in range(MOST_ITEMS)]}, id="values"),
+        pytest.param({"values": ["x" * MOST_SELECTOR_TEXT]}, id="a long value"),
+        pytest.param({"key": "x" * MOST_SELECTOR_TEXT, "values": ["a"]}, id="a long key"),
+    ],
+)
+def test_what_the_terms_of_two_templates_multiply_is_refused_where_it_is_much(
+    requirement: dict[str, Any],
+) -> None:
+    template = largest_template("own")
+    (terms,) = template["spec"]["affinity"]["nodeAffinity"][REQUIRED].values()
+    for term in terms:
+        for each in term["matchExpressions"]:
+            each |= {"operator": "In"} | requirement
+    size = selector_text(terms)
+    for whose in (
+        {"podTemplate": template},
+        {"head": {"podTemplate": template}},
+        {"workers": {"count": 2, "podTemplate": template}},
+    ):
+        says = f"write at most 16384 characters of terms, as JSON, not {size}"
+        with pytest.raises(ValidationError, match=says):
+            a_run(**whose)
 
 
 @pytest.mark.parametrize("group", ["headGroupSpec", "workerGroupSpecs"])

@@ -367,6 +367,33 @@ def test_what_a_run_asks_of_nodes_is_not_multiplied_before_it_is_checked():
     assert "nodeSelectorTerms is a list; write at most 16 entries, not 30" in invalid
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([f"v{n}" for n in range(30_000)], id="a list"),
+        pytest.param({f"v{n}": {} for n in range(30_000)}, id="what is no list"),
+        pytest.param(["x" * 300_000], id="a text"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["run", "team"])
+def test_nor_are_the_values_of_its_terms(values: Any, whose: str):
+    def of(each: str) -> dict[str, Any]:
+        first = {"operator": "In", "values": values if each == whose else ["a"]}
+        rest = [{"operator": "Exists"}] * 3
+        terms = [
+            {"matchExpressions": [{"key": f"{each}{n}", **says}]}
+            for n, says in enumerate([first, *rest])
+        ]
+        return {"podTemplate": {"spec": {"affinity": {"nodeAffinity": asking(*terms)}}}}
+
+    run, team = a_manifest(**BUCKET, **of("run")), of_team(**of("team"))
+    kept = applied(run, [team])
+    assert len(json.dumps(resolved(run, kept))) < 1.1 * len(json.dumps([run, team]))
+    invalid = parse(run, kept)[1]
+    assert invalid is not None
+    assert ".nodeSelectorTerms" in invalid
+
+
 def with_list(field: str, number: int, name: str) -> dict[str, Any]:
     """A spec whose podTemplate has so many entries in a list; variables all of one name."""
     keys = [{"key": f"{name}-{n}", "operator": "Exists"} for n in range(number)]

@@ -31,6 +31,9 @@ MOST_ITEMS = 500
 MOST_TERMS = 16
 """Of a node selector, and requirements in each: the terms of two templates hold together, so that
 their numbers are multiplied."""
+MOST_SELECTOR_TEXT = 16_384
+"""Characters of a node selector's terms as JSON: each of them is there as often as the other
+template has terms."""
 _OF_TERMS = ("NodeSelector", "NodeSelectorTerm")
 
 INT32 = (-(2**31), 2**31 - 1)
@@ -137,8 +140,8 @@ def faults(value: Any, kind: str, bounded: bool = True) -> list[Fault]:
     Args:
         value: Of the type.
         kind: Name of the type.
-        bounded: Whether `MOST_ITEMS` and `MOST_TERMS` hold: of what a user writes, and not of what
-            several templates have become.
+        bounded: Whether `MOST_ITEMS`, `MOST_TERMS` and `MOST_SELECTOR_TEXT` hold: of what a user
+            writes, and not of what several templates have become.
     """
     return list(islice(_of_object(value, kind, bounded), MOST_FAULTS))
 
@@ -169,6 +172,8 @@ def _of_object(value: Any, kind: str, bounded: bool) -> Iterator[Fault]:
                 yield fault.below(key)
             if fits:
                 yield from (f.below(key) for f in _of_text(item, _TEXTS.get((kind, key))))
+                if bounded and (kind, key) == ("NodeSelector", "nodeSelectorTerms"):
+                    yield from (f.below(key) for f in _of_terms(item))
     for key in schema()["required"].get(kind, ()):
         if value.get(key) is None and (kind, key) not in _BY_TEMPLATE:
             yield Fault((key,), "add it", None, "pod_field_missing")
@@ -218,6 +223,18 @@ def _of_text(value: Any, rule: tuple[str, int, str] | None) -> Iterator[Fault]:
     for location, text in named:
         if text and (len(text) > longest or not re.fullmatch(pattern, text)):
             yield Fault(location, says, text)
+
+
+def selector_text(terms: Any) -> int:
+    """Characters of a node selector's terms as JSON."""
+    return len(json.dumps(terms, separators=(",", ":"), default=str))
+
+
+def _of_terms(terms: Any) -> Iterator[Fault]:
+    size = selector_text(terms)
+    if size > MOST_SELECTOR_TEXT:
+        says = f"write at most {MOST_SELECTOR_TEXT} characters of terms, as JSON, not {size}"
+        yield Fault((), says, terms)
 
 
 def _one_of(choices: Sequence[str]) -> str:

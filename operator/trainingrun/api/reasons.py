@@ -496,8 +496,10 @@ CONDITIONS: tuple[ConditionRow, ...] = (
         (
             ConditionReason.STATUS_REFUSED,
             "The API server refuses the run's status. What runs continues; the operator does "
-            "nothing.",
-            "Correct the field that the message names, or upgrade the CRD.",
+            "nothing. Only where the run is too large for it, what is beyond the run's deadline "
+            "or budget is ended.",
+            "Correct the field that the message names, take metadata off a run that is too large, "
+            "or upgrade the CRD.",
         ),
         (
             ConditionReason.INTERNAL_ERROR,

@@ -92,8 +92,8 @@ class Storage(Model):
     uri: str = Field(max_length=1024)
     """Folder for runs, such as `s3://runs/team-a`; each run takes `<name>-<uid>` below it.
     `pvc://claim/team-a` is a folder on a PersistentVolumeClaim of the run's namespace, which the
-    Ray containers of all pods mount: ReadWriteMany, unless all pods are on one node. `file:///…` is for a volume that
-    podTemplate mounts in them. Required, here or in TrainingDefaults."""
+    Ray containers of all pods mount: ReadWriteMany, unless all pods are on one node. `file:///…` is
+    for a volume that podTemplate mounts in them. Required, here or in TrainingDefaults."""
     endpoint: str | None = Field(default=None, max_length=1024)
     """URL of an S3-compatible service. Default: the cloud's own."""
     region: str | None = Field(default=None, max_length=63)

@@ -208,13 +208,19 @@ class Connection:
         return found
 
     async def list_objects(
-        self, path: str, query: Mapping[str, str], page: int
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Every object of a collection as of now, read `page` at once, and the list's version."""
-        found: list[dict[str, Any]] = []
+        self,
+        path: str,
+        query: Mapping[str, str],
+        page: int,
+        keep: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda item: item,
+    ) -> tuple[list[Mapping[str, Any]], int]:
+        """What `keep` keeps of every object of a collection as of now, read `page` at once, and the
+        list's version.
+        """
+        found: list[Mapping[str, Any]] = []
         async with self.lists:
             async for listed in self._pages(path, query, page, "application/json"):
-                found += listed["items"] or ()
+                found += map(keep, listed["items"] or ())
         return found, int(listed["metadata"]["resourceVersion"])
 
     async def list_versions(
@@ -244,6 +250,7 @@ class Connection:
                 # As of a proxy in between that answers 200 with a page of its own.
                 raise ClusterError(f"GET {path}: the answer is no list")
             yield listed
+            listed["items"] = ()  # not in memory while the next page is awaited
             if not metadata.get("continue"):
                 return
             wanted["continue"] = metadata["continue"]

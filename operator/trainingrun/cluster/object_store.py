@@ -60,7 +60,7 @@ class Store:
         self._index_functions = tuple((indices or {}).values())
         self._indices: dict[str, dict[Hashable, set[Key]]] = {name: {} for name in indices or {}}
         self._sorted: dict[tuple[str, Hashable], tuple[Object, ...]] = {}
-        self._project, self._summarize, self._packed = project, summarize, packed
+        self.project, self._summarize, self._packed = project, summarize, packed
         self._on_change = on_change
         self._entries: dict[Key, _Entry] = {}
         self._gone: OrderedDict[str, float] = OrderedDict()  # by UID: as of which version
@@ -116,7 +116,7 @@ class Store:
         if old is not None and old.uid != metadata["uid"]:
             self._remember_gone(old.uid, math.inf)
         self.newest = max(self.newest, version)
-        kept = self._project(obj)
+        kept = self.project(obj)
         new = _Entry(
             metadata["uid"],
             version,

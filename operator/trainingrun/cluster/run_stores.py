@@ -6,16 +6,27 @@ Only the fields that the operator reads are kept: a pod or node of a real cluste
 kilobytes, most of it never read. Whoever reads a new field adds it to `FIELDS`: the unit tests make
 each plan of whole objects and of what is kept of them, and compare the two. Whoever stops reading
 one takes it out, which no test notices.
+
+Whoever creates an object with a run's label writes the object, which may be 1.4 MB: so of labels,
+owners, finalizers and what a pod asks for no more is kept than the operator's own objects have.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from ..api.v1alpha1 import API_VERSION, KIND
-from ..rendering.names import PLACEMENT_LABEL, RUN_LABEL
+from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
+from ..rendering.names import (
+    ATTEMPT_LABEL,
+    PLACEMENT_LABEL,
+    ROLE_LABEL,
+    RUN_LABEL,
+    RUN_UID_LABEL,
+    TOKEN_KEY_LABEL,
+)
 from ..rendering.platforms import capacity_labels
-from ..rendering.scheduling import HOSTNAME, INSTANCE_TYPE, ZONE
+from ..rendering.scheduling import HOSTNAME, INSTANCE_TYPE, ZONE, excluded, excluding
 from .object_store import Index, Object, Store
 from .resources import RAY_API
 from .run_summaries import RunSummary, summary_of
@@ -162,21 +173,71 @@ def _affects_runs(old: Object | None, new: Object | None) -> bool:
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-Fields = Mapping[str, "Fields | None"]
-"""A tree of field names. None: everything below. A list is entered for each of its elements."""
+MOST_LISTED = 20
+"""Owners and finalizers of an object that are kept: ours have one or two."""
+MOST_OF_POD = 200
+"""Hostnames that a pod excludes, and resources that it requests, which are kept."""
+LONGEST_NAME = 317
+"""Of what is kept by a name: that of a label or finalizer, which no other may exceed."""
+
+Fields = Mapping[str, "Fields | Callable[[Any], Any] | None"]
+"""A tree of field names. None: everything below. A function: what it makes of it. A list is entered
+for each of its elements."""
 
 
 def _whole(*names: str) -> Fields:
     return dict.fromkeys(names)
 
 
+def _name(text: Any) -> str:
+    return str(text)[:LONGEST_NAME]
+
+
+def _first_owners(owners: list[Object]) -> list[Object]:
+    return [_take(owner, _OWNER) for owner in owners[:MOST_LISTED]]
+
+
+def _first_names(names: list[str]) -> list[str]:
+    return [_name(name) for name in names[:MOST_LISTED]]
+
+
+def _exclusions(affinity: Object) -> Object:
+    """The nodes that an unschedulable pod excludes."""
+    names = sorted(name for name in excluded(affinity) if len(name) <= LONGEST_NAME)
+    return excluding({}, names[:MOST_OF_POD])
+
+
+def _requests(containers: list[Object]) -> list[Object]:
+    """What the pod's containers request."""
+    left = MOST_OF_POD
+    kept: list[Object] = []
+    for container in containers:
+        requests = (container.get("resources") or {}).get("requests") or {}
+        # None of something has no price, and would take the place of what has one.
+        asked = ((name, amount) for name, amount in requests.items() if amount != "0")
+        some = {_name(name): amount for name, amount in islice(asked, left)}
+        if some:
+            kept.append({"resources": {"requests": some}})
+            left -= len(some)
+    return kept
+
+
 _OBJECT = _whole("apiVersion", "kind")
 _NODE_METADATA = _whole("name", "uid", "resourceVersion")
-_METADATA: Fields = {
-    **_NODE_METADATA,
-    **_whole("namespace", "labels", "ownerReferences", "finalizers"),
-    **_whole("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
-}
+_OWNER: Fields = {"controller": None, "kind": _name, "name": _name, "uid": _name}
+
+
+def _metadata(*labels: str) -> Fields:
+    return {
+        **_NODE_METADATA,
+        **_whole("namespace"),
+        "labels": _whole(RUN_LABEL, RUN_UID_LABEL, ATTEMPT_LABEL, *labels),
+        "ownerReferences": _first_owners,
+        "finalizers": _first_names,
+        **_whole("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+    }
+
+
 _CONDITIONS = _whole("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINER_STATUSES = _whole("name", "image", "ready", "state", "lastState")
 
@@ -197,24 +258,23 @@ _WORKER_GROUP: Fields = {
 FIELDS: Mapping[str, Fields] = {
     "RayJob": {
         **_OBJECT,
-        "metadata": _METADATA,
+        "metadata": _metadata(KUEUE_QUEUE),
         "spec": _whole("suspend", "ttlSecondsAfterFinished", "managedBy"),
         "status": _whole("jobStatus", "jobDeploymentStatus", "message", "reason", "endTime"),
     },
     "RayCluster": {
         **_OBJECT,
-        "metadata": _METADATA,
+        "metadata": _metadata(),
         "spec": {"headGroupSpec": _POD_GROUP, "workerGroupSpecs": _WORKER_GROUP},
         "status": {"conditions": _CONDITIONS, "head": _whole("podName", "podIP")},
     },
     "Pod": {
         **_OBJECT,
-        "metadata": _METADATA,
+        "metadata": _metadata(ROLE_LABEL, TOKEN_KEY_LABEL, PLACEMENT_LABEL),
         "spec": {
             "nodeName": None,
-            # Which nodes an unschedulable pod excludes.
-            "affinity": _whole("nodeAffinity"),
-            "containers": _whole("resources"),
+            "affinity": _exclusions,
+            "containers": _requests,
         },
         "status": {
             **_whole("phase", "reason", "message", "podIP"),
@@ -263,6 +323,8 @@ def _take(source: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
         value = source[name]
         if below is None or value is None:
             kept[name] = value
+        elif callable(below):
+            kept[name] = below(value)
         elif isinstance(value, list):
             kept[name] = [_take(element, below) for element in value]
         else:

@@ -13,11 +13,15 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from ..api.reasons import EventReason
 from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
 from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
 from ..cluster.kueue import QueueWait
 from ..cluster.live_cluster import KubernetesCluster
+from ..cluster.resources import RAY_API
 from ..reconciling import plan as decide
+from ..reconciling import pod_status
+from ..reconciling.bookkeeping import Bookkeeping
 from ..reconciling.diagnosis import failing_actions
 from ..reconciling.losses.node_loss import suspect_nodes
 from ..reconciling.model import (
@@ -51,6 +55,8 @@ log = logging.getLogger(__name__)
 
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
+DOES_NOT_FIT = "etcdserver: request is too large"
+"""Of a status: the rest of the run leaves no room. No policy, and no CRD of another version."""
 ACT_S = 20.0
 """After so long what is left of a plan waits for the next reconcile, but for what begins an
 attempt: a reconcile of a thousand slow deletions would look like one that hangs."""
@@ -383,6 +389,8 @@ class Reconciler:
             retries = self._retries_of(key, observed)
             self._record_failure(STATUS, error, retries)
             await self._publish_refusal(key, observed, str(error))
+            if DOES_NOT_FIT in str(error):
+                await self._end_without_status(key, observed, plan, retries)
             return False
         self._pace.wrote(key)
         if known is not None:
@@ -399,6 +407,21 @@ class Reconciler:
             await self._cluster.write_status(_ref(observed), plan.status, version)
         except Rejected:
             await self._emit(key, _ref(observed), plan.events)
+
+    async def _end_without_status(
+        self, key: Key, observed: Observed, plan: Plan, retries: ActionRetries
+    ) -> None:
+        """Deletes what runs on although the next status, which does not fit into the run, has no
+        running attempt or a spent budget: whoever may fill the run up would escape its limits.
+        """
+        for ref in _runs_on(observed, plan):
+            if await self._try(Delete(ref), observed, retries):
+                message = (
+                    f"The run is too large for the status that says why RayJob {ref.name} is "
+                    "deleted; take labels, annotations and other metadata off the run"
+                )
+                events = (RunEvent("Warning", EventReason.STATUS_REFUSED, message),)
+                await self._emit(key, _ref(observed), events)
 
     async def _emit(self, key: Key, ref: Ref, events: tuple[RunEvent, ...]) -> None:
         """Best effort: a slow webhook on events must not hold up the run."""
@@ -478,3 +501,19 @@ class Reconciler:
 def _ref(observed: Observed) -> Ref:
     metadata = observed.run.metadata
     return Ref(API_VERSION, KIND, metadata.namespace, metadata.name, metadata.uid)
+
+
+def _runs_on(observed: Observed, plan: Plan) -> list[Ref]:
+    """The run's own RayJobs that are to end by its next status, and that KubeRay does not end."""
+    budget, status = observed.run.spec.budget, plan.status
+    if status.running_attempt is not None:
+        spent = Bookkeeping.read(status.seen).meter.spent
+        if budget is None or budget.action != "Suspend" or spent < budget.amount:
+            return []
+    uid = observed.run.metadata.uid
+    return [
+        pod_status.ref(job, RAY_API, "RayJob")
+        for job in observed.ray_jobs
+        if pod_status.controller_uid(job, "TrainingRun") == uid
+        and (job.get("status") or {}).get("jobDeploymentStatus") not in TERMINAL_DEPLOYMENTS
+    ]

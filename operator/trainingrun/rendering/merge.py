@@ -17,7 +17,7 @@ from typing import Any
 
 from trainingrun_protocol.variable_references import names_in
 
-from ..api.pod_schema import MOST_TERMS
+from ..api.pod_schema import MOST_SELECTOR_TEXT, MOST_TERMS, selector_text
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -178,7 +178,7 @@ def _both(base: list[Any], overlay: list[Any], checked: bool) -> list[Any]:
     """
     base, overlay = ([_without_nulls(term) for term in terms] for terms in (base, overlay))
     terms = [*base, *overlay]
-    if not checked and max(len(base), len(overlay)) > MOST_TERMS:
+    if not checked and (_is_too_much(base) or _is_too_much(overlay)):
         return [_copy(term) for term in terms]  # more than a podTemplate may have, so refused
     if not base or not all(isinstance(term, Mapping) and _well_formed(term) for term in terms):
         return [_copy(term) for term in overlay]
@@ -192,6 +192,10 @@ def _both(base: list[Any], overlay: list[Any], checked: bool) -> list[Any]:
         else:
             found += [_joined(each, theirs) for each in ours]
     return found
+
+
+def _is_too_much(terms: list[Any]) -> bool:
+    return len(terms) > MOST_TERMS or selector_text(terms) > MOST_SELECTOR_TEXT
 
 
 def _without_nulls(term: Any) -> Any:
