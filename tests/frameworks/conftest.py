@@ -1,5 +1,6 @@
 """A Ray of two workers for each module, whose runs keep a journal of their steps."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,15 @@ import pytest
 from support.framework_runs import Journal, variables
 from support.local_runs import Run, two_workers
 from trainingrun.local.ray_nodes import LocalRay
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_environment() -> Iterator[None]:
+    """What a module's frameworks set, as Accelerate does with RANK, ends with the module."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ async def test_an_answer_that_is_no_list_is_an_error_of_the_cluster_and_ends_not
 
 
 async def test_of_a_list_no_more_is_kept_than_is_asked_for():
-    """A page may be tens of megabytes: neither it nor its objects stay."""
+    """A page may be tens of megabytes."""
     read = []
 
     async def page(request: web.Request) -> web.Response:

@@ -337,19 +337,33 @@ def test_what_the_drivers_of_a_run_have_used_is_summed_up(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("ended_early", [False, True])
+@pytest.mark.parametrize(
+    ("resumed", "used"),
+    [
+        pytest.param(20, (42.0, 20.0), id="from a checkpoint"),
+        pytest.param(0, (2.0, 60.0), id="from the beginning"),
+    ],
+)
 def test_what_a_later_driver_does_again_has_not_trained_the_run(
-    tmp_path: Path, resume: bool
+    tmp_path: Path,
+    resume: bool,
+    ended_early: bool,
+    resumed: int,
+    used: tuple[float, float],
 ) -> None:
     record = Folder.prepare(a_run(name="one"), tmp_path, False).record
     spent = Seconds(productive=30)
     record.show(Progress(attempt=1, fencing_token=1, step=30, seconds=spent))
+    if ended_early:  # a driver that restored nothing
+        record.show(Progress(attempt=2, fencing_token=2))
     if resume:
         record = Folder.prepare(a_run(name="one"), tmp_path, True).record
-    for step in (20, 21):
-        spent = Seconds(productive=step - 20)
-        record.show(Progress(attempt=2, step=step, resumed_from_step=20, seconds=spent))
+    for step in (resumed, resumed + 1):
+        spent = Seconds(productive=step - resumed)
+        record.show(Progress(attempt=3, step=step, resumed_from_step=resumed, seconds=spent))
     seconds = own_run("one", tmp_path)[1]["status"]["cost"]["seconds"]
-    assert (seconds["training"], seconds["lost"]) == (42.0, 20.0)
+    assert (seconds["training"], seconds["lost"]) == used
 
 
 def test_each_command_shows_a_local_run_by_its_name(

@@ -488,6 +488,9 @@ def test_nothing_is_ended_where_the_driver_trains_again_already() -> None:
         pytest.param({"progress": None}, id="an operator that has just begun"),
         pytest.param({"progress_failing_s": 5.0}, id="the driver does not answer"),
         pytest.param({"progress_age_s": 60.0}, id="what it said is old"),
+        pytest.param(
+            {"progress_age_s": 60.0, "progress_polled_s": 600.0}, id="it is polled seldom"
+        ),
     ],
 )
 def test_nothing_is_ended_where_the_driver_may_train_again(heard: dict[str, Any]) -> None:

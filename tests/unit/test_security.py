@@ -36,6 +36,9 @@ TESTS: dict[str, list[str]] = {
         "tests/unit/test_runtime_untrusted_shards.py::test_code_in_what_is_no_tensor_is_not_executed",
         "tests/local/test_untrusted_checkpoints.py::test_a_key_that_leads_out_of_the_folder_is_never_downloaded",
     ],
+    "slowing the operator by scrapes": [
+        "tests/unit/test_controller_metrics.py::test_many_scrapes_at_once_are_answered_by_one_and_later_ones_anew",
+    ],
     "files outside the code's folder": [
         "tests/unit/test_runtime_user_code.py::test_a_file_outside_of_the_folder_is_refused_and_nothing_is_written",
     ],

@@ -42,7 +42,7 @@ TLS_BUFFER_BYTES = 2**15
 """Two TLS records; the buffer of asyncio's that decrypted bytes are read into."""
 LARGE_BYTES = 2**20
 """From here on a body is sent piece by piece."""
-LISTS = 8
+LISTS = 4
 """Lists at the same time: each answer is megabytes in memory, here and in the API server."""
 
 
@@ -232,8 +232,7 @@ class Connection:
         found: dict[Key, tuple[str, int]] = {}
         async with self.lists:
             async for listed in self._pages(path, query, page, METADATA_ONLY):
-                of = [(key_of(item), item["metadata"]) for item in listed["items"] or ()]
-                found |= {key: (one["uid"], int(one["resourceVersion"])) for key, one in of}
+                found |= dict(map(_version_of, listed["items"] or ()))
         return found, int(listed["metadata"]["resourceVersion"])
 
     async def _pages(
@@ -418,6 +417,12 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
             if "is forbidden: User" in message or method in ("GET", "WATCH"):
                 return Forbidden(text)
             return Rejected(message)
-        case 500 if "too large" in message:  # for etcd, which the API server takes for a fault
+        # For etcd, or for the API server's own client of it: a fault, as the API server has it.
+        case 500 if "too large" in message or "larger than max" in message:
             return Unusable(message)
     return ClusterError(text)
+
+
+def _version_of(item: Mapping[str, Any]) -> tuple[Key, tuple[str, int]]:
+    metadata = item["metadata"]
+    return key_of(item), (metadata["uid"], int(metadata["resourceVersion"]))

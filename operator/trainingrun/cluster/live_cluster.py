@@ -42,7 +42,7 @@ from .watches import Watches
 
 log = logging.getLogger(__name__)
 
-PAGE = 20
+PAGE = 5
 """Objects of a run that are read at once: whoever creates one makes it 1.4 MB, see `run_stores`."""
 
 

@@ -36,8 +36,9 @@ from .run_stores import Kind, Stores
 
 log = logging.getLogger(__name__)
 
-PAGE = 500
-"""Objects whose metadata is requested at once."""
+PAGE, PAGE_OF_NODES = 5, 500
+"""Objects whose metadata is requested at once: labels and owners that a tenant writes may take 1.5
+MB, and nodes are not a tenant's."""
 RETRY_S = (0.5, 8.0)
 """First and longest wait before a broken or refused request is tried again."""
 STALE_AFTER_S = 10.0
@@ -567,7 +568,8 @@ class Watch:
         wait = RETRY_S[0]
         while True:
             try:
-                return await self._connection.list_versions(self.path, self._query, PAGE)
+                page = PAGE_OF_NODES if self.kind == "Node" else PAGE
+                return await self._connection.list_versions(self.path, self._query, page)
             except ClusterError as error:
                 log.info("%s", error, extra={"path": self.path})
                 await asyncio.sleep(wait * random.uniform(0.7, 1.3))  # noqa: S311

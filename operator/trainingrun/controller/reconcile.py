@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
-DOES_NOT_FIT = "etcdserver: request is too large"
+DOES_NOT_FIT = ("etcdserver: request is too large", "trying to send message larger than max")
 """Of a status: the rest of the run leaves no room. No policy, and no CRD of another version."""
 ACT_S = 20.0
 """After so long what is left of a plan waits for the next reconcile, but for what begins an
@@ -389,7 +389,7 @@ class Reconciler:
             retries = self._retries_of(key, observed)
             self._record_failure(STATUS, error, retries)
             await self._publish_refusal(key, observed, str(error))
-            if DOES_NOT_FIT in str(error):
+            if any(words in str(error) for words in DOES_NOT_FIT):
                 await self._end_without_status(key, observed, plan, retries)
             return False
         self._pace.wrote(key)

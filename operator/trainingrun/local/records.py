@@ -201,6 +201,8 @@ class Record:
             "phase": _phase(progress.state).value,
             "conditions": [_condition("Waiting", waits.reason, waits.message)] if waits else [],
         }
+        if progress.resumed_from_step is None and not progress.step:  # nothing is restored yet
+            found["step"] = (self._status.get("progress") or {}).get("step", 0)
         status["progress"] = {**found, **self._of_ranks}
         if progress.has_session is not None:
             status["progress"]["hasSession"] = progress.has_session
@@ -249,7 +251,8 @@ class Record:
             self._driver, self._before, self._former = driver, self._used, self._newest
         own, resumed = progress.seconds, progress.resumed_from_step
         again = 0.0 if resumed is None else done_again(*self._former, resumed)
-        self._newest = (own.productive * self._devices, resumed or 0, progress.step)
+        if resumed is not None or progress.step:  # else its checkpoint is not restored yet
+            self._newest = (own.productive * self._devices, resumed or 0, progress.step)
         of_driver = {
             "training": own.productive * self._devices - again,
             "saving": own.checkpoint * self._devices,

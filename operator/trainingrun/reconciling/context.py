@@ -316,9 +316,13 @@ class ReconcileContext:
         return trains(self.live_progress(number))
 
     def driver_answers(self, number: int) -> bool:
-        """Whether the driver answered this process's last poll, and has not ended."""
+        """Whether the driver answered this process's last poll lately, and has not ended: what it
+        said then is so.
+        """
         is_read = self.progress(number) is not None and self.observed.progress_failing_s is None
-        return is_read and self.driver_has_answered(number)
+        age_s = self.observed.progress_age_s
+        lately = age_s is not None and age_s < self.settings.final_progress_s
+        return is_read and lately and self.driver_has_answered(number)
 
     def driver_has_answered(self, number: int) -> bool:
         """Whether the driver has answered the last poll or lately, or nobody knows yet: one poll
