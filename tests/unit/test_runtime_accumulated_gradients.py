@@ -242,3 +242,11 @@ def test_no_checkpoint_of_a_session_leaves_out_what_fsdp_holds_back(
                 optimizer.step()
                 optimizer.zero_grad()
     assert [made.position.step for made in run.checkpoints] == [3, 6]
+
+
+def test_a_model_that_averages_another_is_not_one_that_lacks_its_wrapper() -> None:
+    """Its running means are each rank's own between two steps, and nothing can wrap it."""
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    average = torch.optim.swa_utils.AveragedModel(net)
+    objects = {"model": net, "average": average, "optimizer": torch.optim.SGD(net.parameters())}
+    assert SavedObjects(objects).unwrapped({"model", "average", "optimizer"}) == ["model"]

@@ -251,9 +251,16 @@ def test_a_description_names_the_device_of_a_tensor_that_is_not_on_the_cpu() -> 
     assert device(torch.zeros(2, device="meta"), file=None) is None, "this run's DTensor has one"
 
 
-@pytest.mark.parametrize(("gpu", "asked"), [(True, ["average.state", "optimizer.lr"]), (False, [])])
+@pytest.mark.parametrize(
+    ("gpu", "full", "asked"),
+    [
+        pytest.param(True, False, ["average.state", "optimizer.lr"], id="a GPU"),
+        pytest.param(True, True, ["average.state", "optimizer.lr"], id="a full GPU"),
+        pytest.param(False, False, [], id="none"),
+    ],
+)
 def test_what_was_on_a_gpu_is_put_back_on_one_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, asked: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, full: bool, asked: list[str]
 ) -> None:
     """A model copies it into its own tensors, and an optimizer to where its parameters are."""
 
@@ -281,6 +288,8 @@ def test_what_was_on_a_gpu_is_put_back_on_one_where_there_is_one(
     def move(self: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
         if args == ("cuda",):
             moved.append(on_a_gpu[tuple(self.shape)])
+            if full:
+                raise torch.cuda.OutOfMemoryError
             return to(self, "cpu", copy=True)
         return to(self, *args, **options)
 
@@ -293,6 +302,9 @@ def test_what_was_on_a_gpu_is_put_back_on_one_where_there_is_one(
     assert found["average"].state.equal(torch.ones(5, 4))
     assert found["average"].state.stride() == (1, 5)
     assert found["alone"].state == found["optimizer"].param_groups[0]["lr"] == 1
+    moved.clear()
+    snapshot.restore_alone(LocalFiles(tmp_path), "average", found["average"])
+    assert moved == [], "outside of a run it is read on any machine"
 
 
 class SeveralOptimizers:

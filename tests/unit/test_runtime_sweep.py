@@ -482,15 +482,17 @@ def test_an_error_of_the_training_ends_its_trial_and_any_other_one_the_attempt()
     assert table.trials[2].state is TrialState.PENDING
 
 
-def test_a_trial_that_is_done_without_the_metric_ends_the_sweep():
-    table, failures = a_table(a_sweep(), trials(None, state=TrialState.PENDING))
+@pytest.mark.parametrize(("other", "retry"), [(None, "Never"), (0.5, "Always")])
+def test_a_trial_that_is_done_without_the_metric_ends_the_sweep(other: float | None, retry: str):
+    """For good where no trial has reported it: each would be trained for a wrong name."""
+    table, failures = a_table(a_sweep(), trials(None, other, state=TrialState.PENDING))
     result = ProgressResult(metrics={"accuracy": 0.9})
     table.follow(1, a_document(9, state=RunState.SUCCEEDED, result=result))
     (failure,) = failures
     assert "has not reported 'loss', the metric of the sweep; it reported accuracy" in (
         failure.message
     )
-    assert failure.retry == "Never", "it would be done again, and report no more"
+    assert failure.retry == retry
 
 
 def test_the_final_value_is_that_of_the_result():

@@ -49,8 +49,12 @@ class DoesNotFit(ValueError):
 
 
 def filled(
-    trees: Mapping[str, Any], objects: Mapping[str, Stateful], files: RestoredFiles
-) -> Mapping[str, Any]:
+    trees: Mapping[str, Any],
+    objects: Mapping[str, Stateful],
+    files: RestoredFiles,
+    *,
+    on_devices: bool = False,
+) -> dict[str, Any]:
     """The saved states, with tensors in place of the descriptions.
 
     A DTensor that is there already, as a model's parameters are, is overwritten in place: there is
@@ -60,6 +64,7 @@ def filled(
         trees: encoded states by the objects' names.
         objects: this run's.
         files: of the checkpoint.
+        on_devices: whether tensors that an object keeps come back on a GPU if they were on one.
 
     Raises:
         DamagedFiles: a tensor is missing, or is not what it should be.
@@ -92,7 +97,7 @@ def filled(
                 # A model copies it into its own tensors, others may keep it, and with it the file.
                 kept = not isinstance(thing, torch.nn.Module)
                 # PyTorch moves what an optimizer has for a parameter to where the parameter is.
-                own = kept and _slot(place, slots) is None
+                own = on_devices and kept and _slot(place, slots) is None
                 return whole.read(place, said, kept=kept, on_device=own)
             _require_new(said, targets)
             targets[said.key] = _target(place, said, target)
@@ -256,6 +261,13 @@ def _new(value: Any, parameter: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(parameter.detach(), dtype=getattr(said, "dtype", None))
 
 
+def _on_gpu(tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return tensor.to("cuda")
+    except torch.cuda.OutOfMemoryError:  # the object may copy it into its own, which is there
+        return tensor.clone()
+
+
 class _WholeTensors:
     """Tensors that are whole in one file, which they keep unless they are copied.
 
@@ -285,7 +297,7 @@ class _WholeTensors:
             found = self._opened[name].tensor(said.key)
         if kept:
             on_gpu = on_device and said.device == "cuda" and torch.cuda.is_available()
-            found = found.to("cuda") if on_gpu else found.clone()
+            found = _on_gpu(found) if on_gpu else found.clone()
             self._opened[name].release(said.key)
         return found if said.order is None else _in_order(found, said.order)
 

@@ -302,9 +302,9 @@ def restore(
     }
     noted = {**saved["notes"], **(mine["notes"] if mine is not None else {})}
     restored_objects.require_same_types(objects, noted, position.step)
-    whole = restored_tensors.filled(trees, objects, files)
+    whole = restored_tensors.filled(trees, objects, files, on_devices=True)
     for name, thing in objects.items():
-        state = decode(whole[name])
+        state = decode(whole.pop(name))  # a copy goes once its object has copied it
         restored_objects.put_back(name, thing, state, noted[name], position.step)
     if mine is not None:
         random_numbers.put_back(mine)

@@ -361,7 +361,9 @@ def _of_controller(error: BaseException) -> ClassifiedFailure:
         return ClassifiedFailure(FailureCause.INFRASTRUCTURE, explained(error))
     kind = type(raised).__name__
     calls = [
-        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name != "start_or_end"  # of `end_groups_that_fail_to_start`
     ]
     own = [call for call in calls if stacks.is_of_the_user(call[0]) or _RUNTIME in call[0]]
     where = f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""

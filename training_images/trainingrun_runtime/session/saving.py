@@ -101,7 +101,8 @@ class Saving:
         if apart := context.objects.unwrapped(comparison.own):
             worker.advise(
                 f"{' and '.join(apart)} is not the same on every rank; where the ranks train one "
-                "model, wrap it with prepare_model of ray.train.torch before the session is made"
+                "model, wrap it with prepare_model of ray.train.torch, and give the session what "
+                "that returns"
             )
         noted_steps.begin(
             context.objects.objects,

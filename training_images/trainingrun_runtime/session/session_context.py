@@ -20,6 +20,7 @@ from ..checkpoints.stateful_objects import (
     NotRestorable,
     Stateful,
     optimizers_in,
+    parameters_of,
     replicated,
     restorable,
 )
@@ -136,9 +137,19 @@ class SavedObjects:
         return found
 
     def unwrapped(self, own: set[str]) -> list[str]:
-        """Models of `own`, whose state differs from rank to rank, that nothing keeps the same."""
+        """Models of `own`, whose state differs from rank to rank, that nothing keeps the same.
+
+        Not one that averages another: it has the running means of that one's batch norms, which
+        are each rank's own between two forward passes.
+        """
         whole = own - self._wrapped - {name for name, shards in self._sharded.items() if shards}
-        models = {name for name, t in self.objects.items() if isinstance(t, torch.nn.Module)}
+        trained = {id(p) for each in self.optimizers().values() for p in parameters_of(each)}
+        models = {
+            name
+            for name, thing in self.objects.items()
+            if isinstance(thing, torch.nn.Module)
+            and not trained.isdisjoint(map(id, thing.parameters()))
+        }
         return sorted(whole & models)
 
     def buffers(self, states: Mapping[str, Encoded]) -> dict[str, set[str]]:

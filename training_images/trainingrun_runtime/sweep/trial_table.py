@@ -216,10 +216,12 @@ class TrialTable:
             return trial.model_copy(update={"value": final})
         if trial.value is None:
             known = ", ".join(trial.metrics) or "none at all"
+            # Where another one has reported it the name is right: the next attempt trains the rest.
+            reported = any(one.value is not None for one in self._trials.values())
             self._give_up(
                 Failure(
                     kind="Application",
-                    retry="Never",
+                    retry="Always" if reported else "Never",
                     message=f"trial {trial.number} is done and has not reported "
                     f"{self._sweep.metric!r}, the metric of the sweep; it reported {known}; report "
                     "it with session.report() or session.finish(), or correct sweep.metric",
