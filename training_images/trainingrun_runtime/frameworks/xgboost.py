@@ -152,7 +152,7 @@ class _KeptBooster(boosting.KeptBooster):
         return int(booster.num_boosted_rounds())
 
     def content_of(self, booster: Any, rounds: int) -> Callable[[], dict[str, Any]]:
-        # A part of a booster has no attributes, such as the best round; later rounds change these.
+        # A part of a booster has no `best_iteration` and `best_score`; later rounds change them.
         attributes = booster.attributes()
 
         def content() -> dict[str, Any]:
