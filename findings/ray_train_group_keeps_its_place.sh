@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Ray Train 2.60.0: a worker group of which a worker is lost while its backend starts, as a spot node
-# may be, is not ended. Its placement group stays, so the next worker group has no place, unless the
-# cluster has room for two.
+# may be, is not ended. Its placement group stays, so the next worker group gets none, unless the
+# cluster has the CPUs of two.
 #
 # `WorkerGroup._start` shuts a group down after an error only while its state is not built, and
 # `Backend.on_start`, which forms the process group, runs after that. The controller forgets the
 # group, and each further one waits for RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S in vain.
 #
 # Output as seen:
-#   ray 2.60.0 {'room for one': 'raised WorkerGroupStartupTimeoutError', 'room for two': 'trained'}
+#   ray 2.60.0 {'CPUs of one': 'raised WorkerGroupStartupTimeoutError', 'CPUs of two': 'trained'}
 #
 # Fails if Ray behaves otherwise. Needs Python 3.10 or later and a package registry.
 set -euo pipefail
@@ -82,9 +82,9 @@ def outcome(name, cpus):
 
 
 FOLDER.mkdir()
-seen = {"room for one": outcome("one", 2), "room for two": outcome("two", 4)}
+seen = {"CPUs of one": outcome("one", 2), "CPUs of two": outcome("two", 4)}
 print("ray", ray.__version__, seen, flush=True)
-expected = {"room for one": "raised WorkerGroupStartupTimeoutError", "room for two": "trained"}
+expected = {"CPUs of one": "raised WorkerGroupStartupTimeoutError", "CPUs of two": "trained"}
 assert seen == expected, seen
 PYTHON
 RAY_TRAIN_V2_ENABLED=1 RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S=15 RAY_USAGE_STATS_ENABLED=0 \
