@@ -42,6 +42,8 @@ TLS_BUFFER_BYTES = 2**15
 """Two TLS records; the buffer of asyncio's that decrypted bytes are read into."""
 LARGE_BYTES = 2**20
 """From here on a body is sent piece by piece."""
+_DOES_NOT_FIT = ("etcdserver: request is too large", "trying to send message larger than max")
+"""Of etcd, and of the API server's client of it: a fault of its own, as the API server has it."""
 LISTS = 4
 """Lists at the same time: each answer is megabytes in memory, here and in the API server."""
 
@@ -60,6 +62,11 @@ class Rejected(ClusterError):
 
 class Unusable(Rejected):
     """It is invalid or too large: only another one can be taken."""
+
+    def __init__(self, message: str, *, fits: bool = True) -> None:
+        super().__init__(message)
+        self.fits = fits
+        """Whether etcd takes so much: else no policy refuses it, and no CRD of another version."""
 
 
 class Conflict(ClusterError):
@@ -417,8 +424,9 @@ def error_of(status: int, method: str, path: str, content: bytes) -> ClusterErro
             if "is forbidden: User" in message or method in ("GET", "WATCH"):
                 return Forbidden(text)
             return Rejected(message)
-        # For etcd, or for the API server's own client of it: a fault, as the API server has it.
-        case 500 if "too large" in message or "larger than max" in message:
+        case 500 if any(words in message for words in _DOES_NOT_FIT):
+            return Unusable(message, fits=False)
+        case 500 if "too large" in message:
             return Unusable(message)
     return ClusterError(text)
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from ..api.reasons import EventReason
 from ..api.v1alpha1 import API_VERSION, KIND, KUEUE_QUEUE
-from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, text_of
+from ..cluster.api_client import ClusterError, Conflict, NotLeading, Rejected, Unusable, text_of
 from ..cluster.kueue import QueueWait
 from ..cluster.live_cluster import KubernetesCluster
 from ..cluster.resources import RAY_API
@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 
 TERMINAL_DEPLOYMENTS = ("Complete", "Failed")
 """RayJob's status.jobDeploymentStatus once it does nothing more."""
-DOES_NOT_FIT = ("etcdserver: request is too large", "trying to send message larger than max")
-"""Of a status: the rest of the run leaves no room. No policy, and no CRD of another version."""
 ACT_S = 20.0
 """After so long what is left of a plan waits for the next reconcile, but for what begins an
 attempt: a reconcile of a thousand slow deletions would look like one that hangs."""
@@ -389,7 +387,7 @@ class Reconciler:
             retries = self._retries_of(key, observed)
             self._record_failure(STATUS, error, retries)
             await self._publish_refusal(key, observed, str(error))
-            if any(words in str(error) for words in DOES_NOT_FIT):
+            if isinstance(error, Unusable) and not error.fits:
                 await self._end_without_status(key, observed, plan, retries)
             return False
         self._pace.wrote(key)
